@@ -1,9 +1,9 @@
 """How much of a log is durable, and what to sync so that all of it is.
 
 A flush has two halves, because fsync runs elsewhere: `start` returns what to sync, with the log end
-of the moment; `finish` records that it was synced. After a cut in between, a flush proves nothing
-about offsets: the synced records may have been cut and others written in their place. So every cut
-starts a new generation. A cut, too, is durable only when its file was synced.
+of the moment; `finish` records that it was synced. After a truncation in between, a flush proves
+nothing about offsets: other records may have been written in the place of the synced ones. So every
+truncation starts a new generation. A truncation, too, is durable only when its file was synced.
 
 Names are made durable separately: a synced file is lost if its name is. After a creation, a rename
 or a removal the next flush syncs the directories, too. The first flush also syncs
@@ -23,15 +23,18 @@ from minibroker.broker.log.segments import Segments
 
 
 class Durability:
-    """The durable part of a log. All below `recovery_point` is synced; `generation` counts cuts."""
+    """The durable part of a log.
+
+    All below `recovery_point` is synced; `generation` counts the truncations.
+    """
 
     def __init__(self, files: Files, recovery_point: int, *, is_clean: bool) -> None:
         self.recovery_point = recovery_point
         self.generation = 0
         self._files = files
-        # An offset in the segment (the active one) that was cut since the last flush. The run
-        # before may have died after a cut: not below its recovery point, maybe right there.
-        self._cut_from = OFFSET_MAX if is_clean else recovery_point - 1
+        # An offset in the segment (the active one) that was truncated since the last flush. The run
+        # before may have died after a truncation: not below its recovery point, maybe right there.
+        self._truncated_from = OFFSET_MAX if is_clean else recovery_point - 1
         self._name_changes = 1
         self._durable_name_changes = 0
 
@@ -39,28 +42,29 @@ class Durability:
         """Record that a file was created, renamed or removed."""
         self._name_changes += 1
 
-    def cut(self, offset: int, base_offset: int) -> None:
-        """Record that the log is about to be cut at an offset, in the segment of that base."""
+    def record_truncation(self, offset: int, base_offset: int) -> None:
+        """Record that the log will be truncated at an offset, in the segment of that base."""
         self.generation += 1
         self.recovery_point = min(self.recovery_point, offset)
-        self._cut_from = min(self._cut_from, base_offset)
+        self._truncated_from = min(self._truncated_from, base_offset)
 
-    def sync_cut(self, active: File, directory: PurePath) -> None:
-        """Make a cut durable before the log continues in another file. Blocks; is rare.
+    def sync_truncation(self, active: File, directory: PurePath) -> None:
+        """Make a truncation durable before the log continues in another file. Blocks; is rare.
 
-        Otherwise a power cut might undo the cut and keep the new file: old batches before new ones.
+        Otherwise a power cut might undo the truncation and keep the new file: old batches before
+        new ones.
         """
-        if self._cut_from < OFFSET_MAX:
+        if self._truncated_from < OFFSET_MAX:
             active.sync_now()
             self._files.sync_dir(directory)
-            self._cut_from = OFFSET_MAX
+            self._truncated_from = OFFSET_MAX
 
     def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
         """Return what to sync so that everything now in the log becomes durable; see `Flush`."""
         dirty: list[Segment] = []
-        if self.recovery_point < log_end or self._cut_from < OFFSET_MAX:
+        if self.recovery_point < log_end or self._truncated_from < OFFSET_MAX:
             # The segment before, too: if the log rolled right there its indexes are not synced.
-            dirty = segments.from_offset(min(self.recovery_point, self._cut_from) - 1)
+            dirty = segments.from_offset(min(self.recovery_point, self._truncated_from) - 1)
         paths = [path for segment in dirty[:-1] for path in segment.index_paths]
         if self._durable_name_changes == 0:
             paths.append(directory / PARTITION_METADATA)
@@ -76,7 +80,7 @@ class Durability:
     def _opened(self, paths: Iterable[PurePath]) -> Iterator[File]:
         """Open each file only for its turn: a flush may have thousands of indexes.
 
-        A file that was cut or deleted by then need not be durable.
+        A file that was truncated or deleted by then need not be durable.
         """
         for path in paths:
             if self._files.exists(path):
@@ -91,4 +95,4 @@ class Durability:
         self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
         if flush.generation == self.generation:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
-            self._cut_from = OFFSET_MAX
+            self._truncated_from = OFFSET_MAX

@@ -3,19 +3,19 @@
 Everything here runs in the event loop without suspension: one call validates a batch, compares it
 with its producer's state, assigns its offset, writes and indexes it, so no lock is needed. The log
 refuses a request by `Refused` with the error code for the client. This includes a full disk: the
-part of the batch that was written is cut, so the log works again when there is space. Any other
+log removes the part of the batch that was written, so it works again when there is space. Any other
 OSError stops the broker (docs/architecture.md, "What stops what").
 
 The order of writes to the disk:
 
 * an epoch's start is written before its first batch, without fsync: headers contain it, too;
-* the recovery point rises only after fsync has returned (`start_flush`, `finish_flush`), and is
-  lowered and persisted (`before_cut`) before a cut, so that no shorter log looks damaged;
-* the log start is persisted (`before_cut`) before segments at the front go, so that a missing
-  first segment can be told from one that retention deleted.
+* the recovery point rises only after fsync has returned (`start_flush`, `finish_flush`). Before a
+  truncation it is lowered and persisted (`before_truncation`), so that no shorter log looks damaged;
+* the log start is persisted (`before_truncation`) before segments at the front are deleted, so that
+  a missing first segment can be told from one that retention deleted.
 
-`generation` grows with every cut: a flush that began before a cut proves nothing, and slices of
-bytes that were cut are stale.
+`generation` grows with every truncation: a flush that began before it proves nothing, and slices of
+the bytes that were removed are stale.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ class Log:
         self.checkpointed_high_watermark = loaded.high_watermark
         self.damage: Damage | None = loaded.damage
         # Called before segments go: the checkpoints must then be true of the log up to an offset.
-        self.before_cut: Callable[[TopicPartition, int], None] = lambda *_: None
+        self.before_truncation: Callable[[TopicPartition, int], None] = lambda *_: None
         self._location = location
         self._segments = loaded.segments
         self._snapshots = loaded.snapshots
@@ -138,7 +138,7 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """How often the log was cut since it was opened."""
+        """How often the log was truncated since it was opened."""
         return self._durability.generation
 
     @property
@@ -232,7 +232,7 @@ class Log:
         """Seal the active segment and begin a new one. After a full disk it can be called again."""
         base_offset = self.log_end
         sealed = self._segments.active
-        self._durability.sync_cut(sealed.file, self.directory)
+        self._durability.sync_truncation(sealed.file, self.directory)
         sealed.write_indexes()
         self._snapshots.write(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
@@ -286,17 +286,19 @@ class Log:
         return self._durability.start(self._segments, self.log_end, self.directory)
 
     def finish_flush(self, flush: Flush) -> None:
-        """Record that all of `flush` was synced. After a cut meanwhile no offset counts as durable
-        by it."""
+        """Record that all of `flush` was synced.
+
+        If the log was truncated meanwhile, no offset counts as durable by it.
+        """
         self._durability.finish(flush)
 
-    # -- cutting
+    # -- truncating
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Truncate: remove all batches that hold `offset` or a later one.
 
         Whole batches are removed, so the log may end below `offset`, as it would after a restart.
-        Raises BadBytes, and cuts nothing, if the part that is to stay is damaged near there.
+        Raises BadBytes, and truncates nothing, if the part that is to stay is damaged near there.
         """
         assert offset >= 0
         if offset >= self.log_end:
@@ -306,10 +308,10 @@ class Log:
             self.restart_at(offset, now_ms)
             return
         index = self._segments.index_of(offset)
-        position, end_offset = self._segments[index].cut_at(offset)
-        self._before_cut(end_offset, min(self.log_start, end_offset))
+        position, end_offset = self._segments[index].truncation_point(offset)
+        self._before_truncation(end_offset, min(self.log_start, end_offset))
         self._segments.remove_from(index + 1, self._files)
-        self._after_cut(self._segments.active.cut(position, end_offset), now_ms)
+        self._after_truncation(self._segments.active.truncate(position, end_offset), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Delete all records, and continue empty at `offset`."""
@@ -318,28 +320,28 @@ class Log:
 
     def _restart(self, offset: int, log_start: int, now_ms: int) -> None:
         """Delete all records, and continue at `offset`, readable from `log_start` on."""
-        self._before_cut(min(offset, self._segments.first.base_offset), log_start)
+        self._before_truncation(min(offset, self._segments.first.base_offset), log_start)
         self._segments.remove_from(0, self._files)
         self._snapshots.drop_outside(offset + 1, offset)
         self._segments.add(self._new_segment(offset, now_ms))
         # A log without records and epochs diverges from no other.
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(0))
-        self._after_cut(offset, now_ms)
+        self._after_truncation(offset, now_ms)
 
-    def _before_cut(self, offset: int, log_start: int) -> None:
+    def _before_truncation(self, offset: int, log_start: int) -> None:
         index = self._segments.index_of(offset)
-        self._durability.cut(offset, self._segments[index].base_offset)
+        self._durability.record_truncation(offset, self._segments[index].base_offset)
         self._move_start(log_start, offset)
 
     def _move_start(self, log_start: int, end_offset: int) -> None:
         before, self.log_start = self.log_start, log_start
         try:
-            self.before_cut(self.topic_partition, end_offset)
+            self.before_truncation(self.topic_partition, end_offset)
         except Refused:
             self.log_start = before
             raise
 
-    def _after_cut(self, offset: int, now_ms: int) -> None:
+    def _after_truncation(self, offset: int, now_ms: int) -> None:
         self._durability.record_name_change()
         self.log_end = offset
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(offset))

@@ -203,7 +203,7 @@ class LogManager:
         return self._files.is_dir(self._root / name)
 
     def _adopt(self, log: Log) -> None:
-        log.before_cut = self._before_cut
+        log.before_truncation = self._before_truncation
         self._logs[log.topic_partition] = log
         self._high_watermarks[log.topic_partition] = log.checkpointed_high_watermark
 
@@ -374,7 +374,7 @@ class LogManager:
         """Write the log starts; False if the disk is full. A worker may."""
         return self._log_start_file.write()
 
-    def _before_cut(self, topic_partition: TopicPartition, offset: int) -> None:
+    def _before_truncation(self, topic_partition: TopicPartition, offset: int) -> None:
         """Make the checkpoints true of a log before it is cut to its start and `offset`.
 
         Raises Refused if the disk is full, but never for the log start: retention makes room.

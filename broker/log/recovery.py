@@ -172,13 +172,13 @@ class Recovery:
         checked = _Checked(0, segments[first].base_offset, NO_EPOCH)
         for index in range(first, len(segments)):
             if index > first and not self._continues(segments[index], checked):
-                self._cut(index - 1, checked)
+                self._truncate(index - 1, checked)
                 break
             following = segments[index + 1].batch_at(0) if index + 1 < len(segments) else None
             epoch = None if following is None else following.leader_epoch
             checked = check_segment(segments[index], self._observe, epoch, self._epochs)
             if checked.end < segments[index].size:
-                self._cut(index, checked)
+                self._truncate(index, checked)
                 break
             if segments[index] is not self._segments.active:
                 segments[index].write_indexes()
@@ -196,7 +196,7 @@ class Recovery:
         header = segment.batch_at(0)
         return header is None or header.leader_epoch >= before.leader_epoch
 
-    def _cut(self, index: int, checked: _Checked) -> None:
+    def _truncate(self, index: int, checked: _Checked) -> None:
         segment = self._segments[index]
         later = self._segments.pop_from(index + 1)
         reason = self._damage_at(segment, checked, later)

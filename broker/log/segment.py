@@ -16,10 +16,10 @@ not follow each other, or a batch is not the one that the index or the memory kn
 `BadBytes` with the lost range and where reading can continue.
 
 A read returns slices of the file, which are sent without being read into Python. A slice outlives
-the call that made it: its answer may wait behind a slow connection while the log is cut or the file
-removed, and then the same position of the descriptor has other bytes. So a slice remembers its
-segment's generation, which every cut and the closing of the file raise. A slice of an older
-generation raises `StaleSlice`, and its connection is closed.
+the call that made it: its answer may wait behind a slow connection while the log is truncated or
+the file removed, and then the same position of the descriptor has other bytes. So a slice remembers
+its segment's generation, which every truncation and the closing of the file raise. A slice of an
+older generation raises `StaleSlice`, and its connection is closed.
 """
 
 import re
@@ -65,7 +65,7 @@ def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
 
 
 class Segment:
-    """See the head of this file. `generation` grows when bytes are cut or the file closes.
+    """See the head of this file. `generation` grows when bytes are truncated or the file closes.
 
     `max_timestamp` and `first_timestamp` are ms, NO_TIMESTAMP for an empty segment or batches
     without one; `created_ms` is when it was made or opened.
@@ -264,7 +264,7 @@ class Segment:
         found = self.find(offset)
         return self.size if found is None else found[0]
 
-    def cut_at(self, offset: int) -> tuple[int, int]:
+    def truncation_point(self, offset: int) -> tuple[int, int]:
         """Where the first batch begins that holds `offset` or a later one, and the offset that
         comes next once it and all behind it are gone. Raises BadBytes for damage before it."""
         end = self.base_offset
@@ -317,7 +317,7 @@ class Segment:
         """Return the bytes from `position` to `end`."""
         return FileSlice(self, position, end - position)
 
-    # -- opening, cutting, closing
+    # -- opening, truncating, closing
 
     def has_sound_indexes(self) -> bool:
         """Whether both index files exist and their last entries are possible in this segment."""
@@ -377,7 +377,7 @@ class Segment:
         for position, header in sound_batches(self.file, 0, self.base_offset):
             self.index_batch(header, position)
 
-    def cut(self, position: int, end_offset: int) -> int:
+    def truncate(self, position: int, end_offset: int) -> int:
         """Cut the bytes from a batch boundary on, and return the offset that comes next.
 
         `end_offset` is the offset of the batch that begins at the boundary, or would.
@@ -423,7 +423,7 @@ def _holding(
 
 
 class SlicedFile(Protocol):
-    """The file of slices; `generation` grows when bytes are cut or the file is closed."""
+    """The file of slices; `generation` grows when bytes are truncated or the file is closed."""
 
     file: File
     generation: int
@@ -453,7 +453,7 @@ class FileSlice:
         return self._sliced.file.fileno()
 
     def is_valid(self) -> bool:
-        """False once the segment was cut or closed."""
+        """False once the segment was truncated or closed."""
         return self._sliced.generation == self._generation
 
     def pieces(self, bytes_max: int) -> Iterator["FileSlice"]:
@@ -465,7 +465,7 @@ class FileSlice:
             yield piece
 
     def read(self) -> bytes:
-        """Return the bytes. Checks after reading too: a worker may read while the loop cuts."""
+        """Return the bytes. Checks after reading too: a worker may read while the loop truncates."""
         if not self.is_valid():
             raise StaleSlice("the log was cut")
         try:

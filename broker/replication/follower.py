@@ -13,7 +13,7 @@ refused requests are values; an exception (an I/O error of this broker's disk) s
 * If the leader does not have the offset, the leader's log start and end decide (A12).
 
 Subclasses may reconcile logs by other rules, whose effect the lab shows. They override
-`begin`, `last_fetched_epoch`, `cut_point` and `may_cut_below_high_watermark`.
+`begin`, `last_fetched_epoch`, `truncation_offset` and `may_truncate_below_high_watermark`.
 """
 
 import logging
@@ -104,7 +104,7 @@ class Follower:
         """Return the epoch by which the leader sees whether the logs diverge; -1: do not check."""
         return log.epochs.newest_epoch
 
-    def cut_point(self, log: Log, divergence: OffsetAndEpoch) -> int:
+    def truncation_offset(self, log: Log, divergence: OffsetAndEpoch) -> int:
         """Return where to truncate, given the leader's largest epoch up to ours and its end (A11).
 
         If this log does not have that epoch, it is truncated to the end of its largest epoch below,
@@ -117,7 +117,7 @@ class Follower:
             return min(ours.offset, log.log_end)
         return min(ours.offset, divergence.offset, log.log_end)
 
-    def may_cut_below_high_watermark(self, settings: TopicConfig) -> bool:
+    def may_truncate_below_high_watermark(self, settings: TopicConfig) -> bool:
         """Whether truncation may lose committed records: only if unclean elections are allowed."""
         return settings.unclean_leader_election_enable
 
@@ -150,7 +150,7 @@ class Follower:
         if not 0 <= start <= end:
             return Outcome(Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}")
         if end < log.log_end:
-            return self._cut(log, end, settings, now_ms)
+            return self._truncate(log, end, settings, now_ms)
         if start > log.log_end:
             logger.warning(
                 "%s: the leader's log starts at %s, above our end %s: starting again there",
@@ -198,16 +198,16 @@ class Follower:
         if min(divergence) < 0:
             return Outcome(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
         before = (log.log_end, log.epochs.newest_epoch)
-        outcome = self._cut(log, self.cut_point(log, divergence), settings, now_ms)
+        outcome = self._truncate(log, self.truncation_offset(log, divergence), settings, now_ms)
         if outcome.next is Next.FETCH and (log.log_end, log.epochs.newest_epoch) == before:
             return Outcome(
                 Next.BACK_OFF, f"it says that the logs parted at {divergence}, they did not"
             )
         return outcome
 
-    def _cut(self, log: Log, offset: int, settings: TopicConfig, now_ms: int) -> Outcome:
+    def _truncate(self, log: Log, offset: int, settings: TopicConfig, now_ms: int) -> Outcome:
         end, high_watermark = log.log_end, self.high_watermark
-        if offset < high_watermark and not self.may_cut_below_high_watermark(settings):
+        if offset < high_watermark and not self.may_truncate_below_high_watermark(settings):
             return self.fail(
                 log, f"a cut to {offset} would lose records committed below {high_watermark}"
             )

@@ -45,7 +45,7 @@ class HighWatermarkFollower(Follower):
         """Without it the leader does not compare epochs."""
         return NO_EPOCH
 
-    def may_cut_below_high_watermark(self, settings: TopicConfig) -> bool:
+    def may_truncate_below_high_watermark(self, settings: TopicConfig) -> bool:
         """Nothing holds it back."""
         return True
 

@@ -72,7 +72,7 @@ class Bench:
     def open(self, opening: LastKnownState, now_ms: int = NOW) -> Log:
         """Open the log, new or again."""
         self.log = Log.open(self.location, self.limits, opening, now_ms=now_ms)
-        self.log.before_cut = lambda _, offset: self.cuts.append(offset)
+        self.log.before_truncation = lambda _, offset: self.cuts.append(offset)
         return self.log
 
     def reopen_clean(self) -> Log:

@@ -131,7 +131,7 @@ def test_the_recovery_point_is_lowered_before_the_cut():
     bench = filled()
     bench.flush()
     seen = []
-    bench.log.before_cut = lambda _, offset: seen.append(
+    bench.log.before_truncation = lambda _, offset: seen.append(
         (offset, bench.log.log_end, bench.log.recovery_point)
     )
     bench.log.truncate_to(4, NOW)
