@@ -243,7 +243,7 @@ class _Broker:
                 manager=manager,
                 purgatory=purgatory,
                 flusher=self._flusher,
-                copier=self._fetchers,
+                fetchers=self._fetchers,
                 isr_proposals=self._isr_proposals,
                 wall_ms=system.wall_ms,
                 broker=self,
@@ -254,7 +254,7 @@ class _Broker:
             config, system.store, system.network, order_handlers, system.rng
         )
         slots = config.max_incremental_fetch_session_cache_slots
-        is_current = self._node.is_lease_current
+        is_current = self._node.may_decide_alone
         self._groups = Coordinator(
             config, self._replicas, purgatory, system.wall_ms, is_current, system.rng
         )
@@ -369,7 +369,7 @@ class _Broker:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
             self._replicas.flush_events(now)
-            if not self._node.is_lease_current(now):
+            if not self._node.may_decide_alone(now):
                 await take_turns(self._services.wake_left(now))
             count = len(self._replicas.partitions)
             if abs(count - settled) >= SETTLED_PARTITIONS:

@@ -14,7 +14,7 @@ is not any more. It goes on serving meanwhile: leader epochs fence it where othe
 
 What the broker promises alone (acks 0 and 1, committed offsets) rests on two leases: the session,
 by which its registration stands, and its standing with the controller (`controller_lease.py`), by
-which the controller has not fenced it. `is_lease_current` asks both.
+which the controller has not fenced it. `may_decide_alone` asks both.
 
 To be elected is one transaction: the controller key, which must be absent (or this node's own from
 a former life), and the next controller epoch. From then on every write of the controller compares
@@ -139,15 +139,15 @@ class ControllerNode:
         """How this broker's lease is kept."""
         return self._session.statistics()
 
-    def is_lease_current(self, now: float) -> bool:
+    def may_decide_alone(self, now: float) -> bool:
         """Whether nobody can have put others in this broker's place, as far as it can know."""
-        return self.is_session_current(now) and self.is_heard(now)
+        return self.is_session_current(now) and self.is_standing(now)
 
     def is_session_current(self, now: float) -> bool:
         """Whether the registration of this broker is sure to stand."""
         return self._session.is_current(now)
 
-    def is_heard(self, now: float) -> bool:
+    def is_standing(self, now: float) -> bool:
         """Whether no controller can have fenced this broker."""
         return self._lease.is_standing(now)
 
@@ -285,7 +285,7 @@ class ControllerNode:
             if active is None or not active.fences:
                 now = trio.current_time()
                 self._lease.on_vacancy(asked_at, now)
-                if active is not None and not self.is_heard(now):
+                if active is not None and not self.is_standing(now):
                     self.register_anew()  # this controller says to no other when roles stand
 
     async def _elect_when_vacant(self) -> None:

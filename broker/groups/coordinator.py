@@ -70,16 +70,16 @@ class Coordinator:
         replicas: Replicas,
         purgatory: Purgatory,
         wall_ms: Callable[[], int],
-        is_lease_current: Callable[[float], bool],
+        may_decide_alone: Callable[[float], bool],
         rng: Random,
     ) -> None:
-        """`wall_ms` is the wall clock. `is_lease_current` says whether this broker's session with
+        """`wall_ms` is the wall clock. `may_decide_alone` says whether this broker's session with
         the cluster is sure to last at a time of trio's clock. `rng` makes members' ids."""
         self._config = config
         self._replicas = replicas
         self._purgatory = purgatory
         self._wall_ms = wall_ms
-        self._is_lease_current = is_lease_current
+        self._may_decide_alone = may_decide_alone
         self._rng = rng
         self._shards: dict[TopicPartition, Shard] = {}
         self._limits = GroupLimits(
@@ -142,7 +142,7 @@ class Coordinator:
 
     def _check_session(self, name: TopicPartition, now: float) -> None:
         is_present = self._replicas.is_role_present(name)
-        if not (is_present and self._is_lease_current(now)):
+        if not (is_present and self._may_decide_alone(now)):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
         partition = self._replicas.get(name)
         if partition is not None and partition.is_handing_over(now):

@@ -10,7 +10,7 @@ The order of writes to the disk:
 
 * an epoch's start is written before its first batch, without fsync: headers contain it, too;
 * the recovery point rises only after fsync has returned (`start_flush`, `finish_flush`). Before a
-  truncation it is lowered and persisted (`before_truncation`), so that no shorter log looks damaged;
+  truncation it is lowered and persisted (`before_truncation`), so no shorter log looks damaged;
 * the log start is persisted (`before_truncation`) before segments at the front are deleted, so that
   a missing first segment can be told from one that retention deleted.
 

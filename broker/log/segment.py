@@ -465,7 +465,7 @@ class FileSlice:
             yield piece
 
     def read(self) -> bytes:
-        """Return the bytes. Checks after reading too: a worker may read while the loop truncates."""
+        """Return the bytes. Checks after reading too: a worker may read while the log is cut."""
         if not self.is_valid():
             raise StaleSlice("the log was cut")
         try:

@@ -3,7 +3,7 @@
 Every change of a partition goes through this module, and nothing here waits: checks, append,
 producer state, epochs, in-sync set and high watermark change together or not at all, without a
 lock. A `Change` returns what a change means for others (waiting requests and the controller);
-`Replicas` carries it out. The exception is a leader's answer: `Replicas.append_copied` applies it
+`Replicas` carries it out. The exception is a leader's answer: `Replicas.apply_answer` applies it
 through the `Follower` role.
 
 `version` is (leader epoch, partition epoch). It numbers the controller's orders and never falls. A

@@ -56,14 +56,14 @@ class FetcherStatistics(NamedTuple):
     lags: dict[TopicPartition, int]
 
 
-class CopiedReplicas(Protocol):
+class FollowerReplicas(Protocol):
     """The replicas of this broker, as their fetchers use them. No method waits."""
 
     @property
     def broker_epoch(self) -> int:
         """The epoch of the broker's current registration."""
 
-    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
         """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
 
     def checkpoint_log_starts(self) -> bool:
@@ -72,7 +72,7 @@ class CopiedReplicas(Protocol):
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
     ) -> Outcome:
-        """Fit a follower's log to the start and end of its leader's. Raises as `append_copied`."""
+        """Fit a follower's log to the start and end of its leader's. Raises as `apply_answer`."""
 
 
 class ReplicaFetchers:
@@ -88,7 +88,7 @@ class ReplicaFetchers:
         self._endpoints: dict[int, Endpoint] = {}
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._assigned: dict[TopicPartition, Follower] = {}
-        self._running: tuple[trio.Nursery, CopiedReplicas] | None = None
+        self._running: tuple[trio.Nursery, FollowerReplicas] | None = None
 
     def assign(self, partition: Partition) -> None:
         """Start to copy a partition that is a follower. No effect if it has the same role as
@@ -128,7 +128,7 @@ class ReplicaFetchers:
         if role is not None:
             self._fetchers[self._key(name, role)].wake()
 
-    async def run(self, replicas: CopiedReplicas) -> None:
+    async def run(self, replicas: FollowerReplicas) -> None:
         """Copy until cancelled."""
         async with trio.open_nursery() as nursery:
             self._running = nursery, replicas
@@ -150,7 +150,7 @@ class ReplicaFetchers:
         silent = {
             fetcher.leader
             for fetcher in self._fetchers.values()
-            if now - fetcher.heard_at > self._patience_s
+            if now - fetcher.answered_at > self._patience_s
         }
         return sorted(silent)
 
@@ -162,7 +162,7 @@ class ReplicaFetchers:
             nursery, replicas = self._running
             nursery.start_soon(self._run, fetcher, replicas)
 
-    async def _run(self, fetcher: "ReplicaFetcher", replicas: CopiedReplicas) -> None:
+    async def _run(self, fetcher: "ReplicaFetcher", replicas: FollowerReplicas) -> None:
         await fetcher.run(replicas)
         # There is no await between its end and this line: nothing was assigned to it in between.
         del self._fetchers[fetcher.leader, fetcher.fetcher_id]
@@ -175,14 +175,14 @@ class ReplicaFetcher:
         self.leader = leader
         self.fetcher_id = fetcher_id
         self.endpoint: Endpoint | None = None
-        self.heard_at = math.inf  # when its leader last answered, or `run` started
+        self.answered_at = math.inf  # when its leader last answered, or `run` started
         self._limits = limits
         self._connect = connect
         self._plan = FetchPlan(limits)
         self._reconnect = Backoff(min(limits.backoff_s_max, 2 * limits.keepalive_s))
         self._news = trio.Event()
         self._events = PartitionEvents(limits.node_id)  # of its partitions, for routine reasons
-        self._is_resting = False  # it waits for an event here, not for its leader
+        self._is_waiting_here = False  # it waits for an event here, not for its leader
         self._connected = trio.CancelScope()
         self._opened_at = -math.inf
         self._requests = 0
@@ -194,7 +194,7 @@ class ReplicaFetcher:
         self._plan.add(partition, role)
         self._reconnect.reset()
         self._news.set()
-        if not self._is_resting:
+        if not self._is_waiting_here:
             may_reopen_at = self._plan.may_reopen_at(self._opened_at)
             self._connected.deadline = min(self._connected.deadline, may_reopen_at)
 
@@ -225,13 +225,13 @@ class ReplicaFetcher:
             self.leader, self.fetcher_id, self._requests, self._bytes, rate, lags
         )
 
-    async def run(self, replicas: CopiedReplicas) -> None:
+    async def run(self, replicas: FollowerReplicas) -> None:
         """Copy until no partition is left. Raises `OSError` if this broker's disk fails."""
-        self.heard_at = trio.current_time()
+        self.answered_at = trio.current_time()
         while self._plan:
             endpoint = self.endpoint
             if endpoint is None or trio.current_time() < self._reconnect.due:
-                await self._rest_until(math.inf if endpoint is None else self._reconnect.due)
+                await self._wait_until(math.inf if endpoint is None else self._reconnect.due)
                 continue
             self._opened_at = trio.current_time()
             with trio.CancelScope() as self._connected:
@@ -244,17 +244,17 @@ class ReplicaFetcher:
 
     def _interrupt(self) -> None:
         self._news.set()
-        if not self._is_resting:
+        if not self._is_waiting_here:
             self._connected.cancel()
 
-    async def _rest_until(self, deadline: float) -> None:
+    async def _wait_until(self, deadline: float) -> None:
         self._news = trio.Event()
-        self._is_resting = True
+        self._is_waiting_here = True
         try:
             with trio.move_on_at(deadline):
                 await self._news.wait()
         finally:
-            self._is_resting = False
+            self._is_waiting_here = False
 
     def _on_connection_lost(self, lost: ConnectionLost) -> None:
         if self._reconnect.due == -math.inf:
@@ -262,7 +262,7 @@ class ReplicaFetcher:
         self._reconnect.fail(trio.current_time())
 
     async def _copy(
-        self, connection: FetchConnection, endpoint: Endpoint, replicas: CopiedReplicas
+        self, connection: FetchConnection, endpoint: Endpoint, replicas: FollowerReplicas
     ) -> None:
         """Fetch and apply answers while partitions are left and the endpoint stays."""
         while self._plan and self.endpoint == endpoint:
@@ -277,7 +277,7 @@ class ReplicaFetcher:
                 if now >= self._plan.keepalive_at:
                     await self._fetch(connection, self._plan.keepalive(now, replicas.broker_epoch))
                 else:
-                    await self._rest_until(min(self._plan.next_due(now), self._plan.keepalive_at))
+                    await self._wait_until(min(self._plan.next_due(now), self._plan.keepalive_at))
                 continue
             fetched = await self._fetch(connection, request)
             self._plan.on_response(fetched.response)
@@ -290,7 +290,7 @@ class ReplicaFetcher:
         fetched = await connection.fetch(request)
         if fetched.response.error:
             raise ConnectionLost(f"it answers FETCH with error {fetched.response.error}")
-        self.heard_at = trio.current_time()
+        self.answered_at = trio.current_time()
         self._requests += 1
         self._reconnect.reset()
         return fetched
@@ -299,9 +299,9 @@ class ReplicaFetcher:
         """Wait, at most `SYNC_WAIT_S_MAX`, for the fsyncs that the last answer made necessary."""
         patience = trio.current_time() + SYNC_WAIT_S_MAX
         while self._plan.is_syncing and trio.current_time() < patience:
-            await self._rest_until(patience)
+            await self._wait_until(patience)
 
-    async def _apply(self, fetched: Fetched, replicas: CopiedReplicas) -> list[Assignment]:
+    async def _apply(self, fetched: Fetched, replicas: FollowerReplicas) -> list[Assignment]:
         """Apply an answer. Returns the assignments whose log end the leader does not have."""
         without_range = []
         for answer, batches in zip(fetched.response.partitions, fetched.batches, strict=True):
@@ -309,7 +309,7 @@ class ReplicaFetcher:
             if asked is None:
                 continue
             each = asked.assignment
-            outcome = replicas.append_copied(
+            outcome = replicas.apply_answer(
                 each.partition, LeaderAnswer(asked.offset, answer, batches), trio.current_time()
             )
             self._record(each, outcome)
@@ -343,7 +343,7 @@ class ReplicaFetcher:
         self,
         connection: FetchConnection,
         assignments: list[Assignment],
-        replicas: CopiedReplicas,
+        replicas: FollowerReplicas,
     ) -> None:
         """Ask where the leader's logs start and end, and fit the local logs to that range."""
         asked = tuple(

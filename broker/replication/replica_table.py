@@ -58,7 +58,7 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 logger = logging.getLogger(__name__)
 
 
-class Copier(Protocol):
+class Fetchers(Protocol):
     """The fetchers, which copy from other brokers. No method waits."""
 
     def assign(self, partition: Partition) -> None:
@@ -95,7 +95,7 @@ class Collaborators:
     manager: LogManager
     purgatory: Purgatory
     flusher: Flusher
-    copier: Copier
+    fetchers: Fetchers
     isr_proposals: IsrProposals
     wall_ms: Callable[[], int]
     broker: Broker
@@ -198,7 +198,7 @@ class ReplicaTable:
         if partition.follows(state):
             partition.become_follower(state)
             return NO_CHANGE
-        self._collaborators.copier.unassign(partition.topic_partition)
+        self._collaborators.fetchers.unassign(partition.topic_partition)
         if state.leader == NO_NODE and partition.log.damage is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             partition.become_offline(state, error, "nobody leads it")
@@ -207,7 +207,7 @@ class ReplicaTable:
             partition.become_offline(state, error, damage_text(partition.log))
         elif state.leader != self._local_broker.broker_id:
             partition.become_follower(state)
-            self._collaborators.copier.assign(partition)
+            self._collaborators.fetchers.assign(partition)
         elif state.leader_epoch < partition.log.epochs.newest_epoch:
             # Batches appended under an epoch that was used before could not be told apart from
             # those already in the logs.
@@ -262,7 +262,7 @@ class ReplicaTable:
             return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
         if EPOCH_DURING_DELETE != stopped.leader_epoch < partition.leader_epoch:
             return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH, *partition.version)
-        self._collaborators.copier.unassign(partition.topic_partition)
+        self._collaborators.fetchers.unassign(partition.topic_partition)
         partition.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was stopped")
         if stopped.delete:
             self._collaborators.flusher.forget(partition)

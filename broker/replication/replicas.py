@@ -228,7 +228,7 @@ class Replicas:
             self._forget(removed, now)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
-            self._collaborators.copier.set_endpoints(
+            self._collaborators.fetchers.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
             self._has_image_begun |= request.is_full
@@ -243,7 +243,7 @@ class Replicas:
             error = ErrorCode.INVALID_REQUEST
         if error:
             return LeaderAndIsrResponse(error)
-        self._collaborators.copier.set_endpoints(
+        self._collaborators.fetchers.set_endpoints(
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
         obeyed = tuple(self._table.obey(state, now) for state in request.partitions)
@@ -368,7 +368,7 @@ class Replicas:
             self._has_raised_start = not self._collaborators.manager.checkpoint_log_starts()
         return not self._has_raised_start
 
-    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
         """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
         log_end, log_start = partition.log.log_end, partition.log.log_start
         outcome = partition.follower().handle_answer(
@@ -384,7 +384,7 @@ class Replicas:
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
     ) -> Outcome:
-        """Fit a follower's log to the start and end of its leader's. Raises as `append_copied`."""
+        """Fit a follower's log to the start and end of its leader's. Raises as `apply_answer`."""
         log_end = partition.log.log_end
         outcome = partition.follower().handle_range(
             partition.log, leader_range, partition.settings, self._collaborators.wall_ms()
@@ -418,7 +418,7 @@ class Replicas:
         """Handle a flush: a partition's log is durable further than before."""
         partition.advance(now)
         self._collaborators.purgatory.notify(partition.topic_partition)
-        self._collaborators.copier.on_flushed(partition)
+        self._collaborators.fetchers.on_flushed(partition)
 
     def record_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """Record a follower's fetch that was accepted. A replica whose log turns out to be damaged

@@ -406,11 +406,11 @@ class Leader:
         starts = [
             progress.log_start
             for replica, progress in self._progress.items()
-            if replica in self.maximal_isr or self._is_heard(replica)
+            if replica in self.maximal_isr or self._is_live_and_unfenced(replica)
         ]
         return min([log_start, *starts])
 
-    def _is_heard(self, replica_id: int) -> bool:
+    def _is_live_and_unfenced(self, replica_id: int) -> bool:
         live = self._local_broker.live_broker(replica_id)
         return live is not None and not live.is_fenced
 

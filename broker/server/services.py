@@ -74,7 +74,7 @@ class Services:
                 replicas.broker_id,
                 replicas.broker_epoch,
                 is_session_current=self.controller.is_session_current(now),
-                is_heard=self.controller.is_heard(now),
+                is_standing=self.controller.is_standing(now),
                 is_told=replicas.is_ready,
                 is_shutting_down=self.is_shutting_down(),
                 image=replicas.image,
@@ -128,7 +128,7 @@ class Services:
         That is so if this broker's lease has lapsed, or if the controller has not confirmed the
         role since this broker registered again.
         """
-        is_sure = self.controller.is_lease_current(now) and self.replicas.is_role_present(name)
+        is_sure = self.controller.may_decide_alone(now) and self.replicas.is_role_present(name)
         return not is_sure
 
     def check_followed(self, leader: Leader, now: float) -> None:
@@ -140,7 +140,7 @@ class Services:
     def is_left(self, leader: Leader, now: float) -> bool:
         """Whether this leader may have been replaced, and its followers have stopped fetching."""
         is_abandoned = leader.is_abandoned(now, self._patience_s)
-        return is_abandoned and not self.controller.is_lease_current(now)
+        return is_abandoned and not self.controller.may_decide_alone(now)
 
     def wake_left(self, now: float) -> Turns[None]:
         """Wake the produce requests that wait for followers which have stopped fetching."""

@@ -70,7 +70,7 @@ class FollowerFetcher:
         role = partition.role
         if not isinstance(role, Follower) or self._machines[role.leader].process is None:
             return False
-        plan = self._process.copier.plan
+        plan = self._process.fetchers.plan
         return not role.failure and not plan.is_syncing and plan.next_due(now) == math.inf
 
     # -- steps
@@ -84,12 +84,12 @@ class FollowerFetcher:
         if not isinstance(role, Follower):
             why = "it leads" if isinstance(role, Leader) else role.reason
             return f"{self._number} does not fetch: {why}"
-        request = process.copier.plan.next(now, process.broker_epoch, are_starts_durable=True)
+        request = process.fetchers.plan.next(now, process.broker_epoch, are_starts_durable=True)
         if request is None:
             why = "it waits before it tries again"
             if role.failure:
                 why = "it has failed"
-            elif process.copier.plan.is_syncing:
+            elif process.fetchers.plan.is_syncing:
                 why = "its log is not on disk yet"
             return f"{self._number} does not fetch: {why}"
         leader = self._machines[role.leader].process
@@ -98,16 +98,16 @@ class FollowerFetcher:
         if last_epoch != NO_EPOCH:
             text += f", epoch {last_epoch}"
         if leader is None:
-            process.copier.plan.end_session()
+            process.fetchers.plan.end_session()
             return f"{text}; {role.leader} is down"
         answer = fetch.handle(leader.services, request, now)
         sent = answer if isinstance(answer, Parked) else as_sent(answer)
-        self._in_flight = FetchInFlight(role.leader, process.copier.plan, sent)
+        self._in_flight = FetchInFlight(role.leader, process.fetchers.plan, sent)
         return f"{text}; it waits" if isinstance(answer, Parked) else text
 
     def receive(self, now: float) -> str:
         """The answer arrives."""
-        in_flight, plan = self._current, self._process.copier.plan
+        in_flight, plan = self._current, self._process.fetchers.plan
         if in_flight is None:
             return f"{self._number} has no FETCH under way"
         if isinstance(in_flight.answer, Parked):
@@ -162,7 +162,7 @@ class FollowerFetcher:
         process = self._machines[self._number].process
         if process is None or self._in_flight is None:
             return None
-        return self._in_flight if self._in_flight.plan is process.copier.plan else None
+        return self._in_flight if self._in_flight.plan is process.fetchers.plan else None
 
     def _apply(
         self, answer: PartitionFetched, batches: CheckedBatches | InvalidBatch, now: float
@@ -170,13 +170,11 @@ class FollowerFetcher:
         process = self._process
         partition = process.partition
         log = partition.log
-        asked = process.copier.plan.complete(answer)
+        asked = process.fetchers.plan.complete(answer)
         assert asked is not None, "the answer is to the request under way"
         role, before = asked.assignment.role, log.log_end
         replicas = process.replicas
-        outcome = replicas.append_copied(
-            partition, LeaderAnswer(asked.offset, answer, batches), now
-        )
+        outcome = replicas.apply_answer(partition, LeaderAnswer(asked.offset, answer, batches), now)
         if outcome.next is Next.ASK_RANGE:
             leader = self._machines[role.leader].process
             if leader is not None:

@@ -71,7 +71,7 @@ class RecordedProposals(IsrProposals):
         self.waiting.append(proposal)
 
 
-class Copier:
+class LabFetchers:
     """Who copies on this broker: a plan, which the stage follows step by step."""
 
     def __init__(self, limits: FetchLimits, wall_ms: Callable[[], int]) -> None:
@@ -117,7 +117,7 @@ class LabController(ControllerNode):
         """A broker that runs keeps its session."""
         return True
 
-    def is_heard(self, now: float) -> bool:
+    def is_standing(self, now: float) -> bool:
         """And is heard."""
         return True
 
@@ -140,7 +140,7 @@ class Process:
 
         purgatory, flusher, self.proposals = Purgatory(), Flusher(sync_dir), RecordedProposals()
         self.manager, self._files = manager, files
-        self.copier = Copier(FetchLimits.of(config), wall_ms)
+        self.fetchers = LabFetchers(FetchLimits.of(config), wall_ms)
         self.broker_epoch = NO_EPOCH
         self.replicas = machine.rule.replicas_type(
             config,
@@ -148,7 +148,7 @@ class Process:
                 manager=manager,
                 purgatory=purgatory,
                 flusher=flusher,
-                copier=self.copier,
+                fetchers=self.fetchers,
                 isr_proposals=self.proposals,
                 wall_ms=wall_ms,
                 broker=self,
@@ -166,14 +166,14 @@ class Process:
         network = SimulatedNetwork(rng).host(f"broker-{number}")
         controller = LabController(config, machine.store, network, order_handlers, rng)
         self.block_claim = controller.block_claim
-        is_lease_current = controller.is_lease_current
+        may_decide_alone = controller.may_decide_alone
         self.services = Services(
             config=config,
             replicas=self.replicas,
             purgatory=purgatory,
             controller=controller,
             fetch_sessions=FetchSessions(rng, 10, purgatory),
-            groups=Coordinator(config, self.replicas, purgatory, wall_ms, is_lease_current, rng),
+            groups=Coordinator(config, self.replicas, purgatory, wall_ms, may_decide_alone, rng),
             times=RequestTimes(),
             wall_ms=wall_ms,
         )

@@ -102,7 +102,7 @@ class Copy:
         self._fetcher.endpoint = Endpoint(host, int(port))
         self._fetcher.add(partition, partition.role)
 
-    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
         """Append without purgatory and flusher."""
         outcome = partition.follower().handle_answer(self.log, answer, partition.settings, 0)
         self._has_written.unpark_all()

@@ -247,7 +247,7 @@ def promises(broker: SimulatedBroker, partition: Partition) -> bool:
         broker.node is not None
         and broker.replicas is not None
         and not broker.is_paused
-        and broker.node.is_lease_current(now)
+        and broker.node.may_decide_alone(now)
         and broker.replicas.is_role_present(partition.topic_partition)
         and not partition.is_handing_over(now)
     )

@@ -144,12 +144,12 @@ def test_who_is_not_heard_promises_nothing_alone():
             assert answer.partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert old.node is not None
             assert old.node.is_session_current(trio.current_time())
-            assert not old.node.is_lease_current(trio.current_time())
+            assert not old.node.may_decide_alone(trio.current_time())
             await trial.until(lambda agreed: agreed.leader != old.node_id)
             trial.world.network.heal()
             await trial.settle()
             await trio.sleep(1)
-            assert old.node.is_lease_current(trio.current_time())
+            assert old.node.may_decide_alone(trio.current_time())
 
     play(story)
 
@@ -187,7 +187,7 @@ def test_the_death_of_a_controller_makes_no_leader_refuse(read_s: float):
                 assert leader.node is not None
                 until = trio.current_time() + 6 * SESSION_S
                 while trio.current_time() < until:
-                    assert leader.node.is_lease_current(trio.current_time())
+                    assert leader.node.may_decide_alone(trio.current_time())
                     await trio.sleep(0.01)
             await controller.start()
             await trial.settle()

@@ -69,7 +69,7 @@ def state_of(
     return PartitionState(name.topic, topic_id, name.partition, leader, *epochs, isr, replicas)
 
 
-class RecordingCopier:
+class RecordingFetchers:
     """Copies nothing, and remembers what it was told."""
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class NoController:
 
     is_session_over = False
 
-    def is_lease_current(self, now: float) -> bool:
+    def may_decide_alone(self, now: float) -> bool:
         return not self.is_session_over
 
     def is_session_current(self, now: float) -> bool:
         return not self.is_session_over
 
-    def is_heard(self, now: float) -> bool:
+    def is_standing(self, now: float) -> bool:
         return True
 
 
@@ -133,13 +133,13 @@ class Node:
         self.manager.start("boot", "cluster", 1, self.wall_time_ms)
         self.purgatory = Purgatory()
         self.flusher = Flusher(self._sync_dir)
-        self.copier = RecordingCopier()
+        self.fetchers = RecordingFetchers()
         self.isr_proposals = IsrProposals()
         collaborators = Collaborators(
             manager=self.manager,
             purgatory=self.purgatory,
             flusher=self.flusher,
-            copier=self.copier,
+            fetchers=self.fetchers,
             isr_proposals=self.isr_proposals,
             wall_ms=lambda: self.wall_time_ms,
             broker=self,
@@ -155,7 +155,7 @@ class Node:
             self.replicas,
             self.purgatory,
             lambda: self.wall_time_ms,
-            self.controller.is_lease_current,
+            self.controller.may_decide_alone,
             random.Random(3),
         )
         self.services = Services(

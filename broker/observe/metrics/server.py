@@ -124,9 +124,9 @@ def standing_families(sources: Sources) -> Iterator[Metric]:
     text = "1 if /ready says so"
     yield single("minibroker_ready", text, services.readiness(now).is_ready)
     text = "1 while the others must count this broker as live"
-    yield single("minibroker_lease_current", text, services.controller.is_lease_current(now))
+    yield single("minibroker_lease_current", text, services.controller.may_decide_alone(now))
     text = "1 while the controller hears this broker, as far as the broker can know"
-    yield single("minibroker_heard", text, services.controller.is_heard(now))
+    yield single("minibroker_heard", text, services.controller.is_standing(now))
     session = services.controller.session_statistics()
     text = "How long the metadata store took over the last renewal of the lease"
     yield single("minibroker_lease_renewal_seconds", text, session.renewal_s)

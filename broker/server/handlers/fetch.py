@@ -87,7 +87,7 @@ class _Fetch:
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
         self._is_outlived = False
-        self._is_lapsed = not (self._is_follower or services.controller.is_lease_current(now))
+        self._is_lapsed = not (self._is_follower or services.controller.may_decide_alone(now))
         self._now = now
 
     @property

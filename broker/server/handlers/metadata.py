@@ -47,7 +47,7 @@ def handle(
     may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
     if not missing or not may_create:
         errors = NO_ERRORS
-        if missing and not services.controller.is_lease_current(now):
+        if missing and not services.controller.may_decide_alone(now):
             errors = dict.fromkeys(filter(is_topic_name, missing), LATER)
         return _describe(services, tuple(names), errors)
     job = services.controller.forward(CreateTopicsRequest(tuple(map(NewTopic, missing))))

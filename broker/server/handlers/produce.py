@@ -181,7 +181,7 @@ def _refusal(services: Services, acks: int, now: float) -> Refused | None:
     """Return the refusal that holds for all batches of a request; None without one."""
     if acks not in ACKS:
         return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} does not exist")
-    if acks != ACKS_ALL and not services.controller.is_lease_current(now):
+    if acks != ACKS_ALL and not services.controller.may_decide_alone(now):
         return Refused(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended, or it may be fenced"
         )

@@ -135,14 +135,14 @@ class FakeBroker:
         self.node = ControllerNode(self._config, self.store, network, order_handlers, self._rng)
         said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
         replicas: Any = self.replicas
-        is_lease_current = self.node.is_lease_current
+        may_decide_alone = self.node.may_decide_alone
         services: Any = Services(
             self._config,
             self.replicas,  # type: ignore[arg-type]
             purgatory,
             self.node,
             FetchSessions(self._rng, 10, purgatory),
-            Coordinator(self._config, replicas, purgatory, lambda: 0, is_lease_current, self._rng),
+            Coordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone, self._rng),
             RequestTimes(),
             lambda: 0,
         )

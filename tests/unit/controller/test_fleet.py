@@ -118,7 +118,7 @@ async def test_a_broker_cut_off_from_the_store_is_replaced(autojump_clock):
         fleet[1].is_running = False
 
         async def is_doubtful():
-            return not fleet[1].node.is_lease_current(trio.current_time())
+            return not fleet[1].node.may_decide_alone(trio.current_time())
 
         await fleet.until(is_doubtful, "doubt")
         assert 1 in (await fleet.store.get("brokers/")).entries or trio.current_time() - cut_at < 1
@@ -129,7 +129,7 @@ async def test_a_broker_cut_off_from_the_store_is_replaced(autojump_clock):
         epoch = fleet[1].node.broker_epoch
         await fleet.settled()
         assert fleet[1].node.broker_epoch > epoch
-        assert fleet[1].node.is_lease_current(trio.current_time())
+        assert fleet[1].node.may_decide_alone(trio.current_time())
         for _, record in (await fleet.state()).partitions():
             assert 1 not in record.isr
 
@@ -273,13 +273,13 @@ async def test_under_a_controller_that_does_not_fence_nobody_lapses(autojump_clo
         for _ in range(100):
             await trio.sleep(0.1)
             now = trio.current_time()
-            assert all(broker.node.is_lease_current(now) for broker in fleet.running)
+            assert all(broker.node.may_decide_alone(now) for broker in fleet.running)
         epoch = fleet[2].node.broker_epoch
         fleet[2].node._lease = ControllerLease(2.0)
-        assert not fleet[2].node.is_heard(trio.current_time())
+        assert not fleet[2].node.is_standing(trio.current_time())
         await trio.sleep(1)
         assert fleet[2].node.broker_epoch > epoch
-        assert fleet[2].node.is_lease_current(trio.current_time())
+        assert fleet[2].node.may_decide_alone(trio.current_time())
 
 
 async def test_full_state_after_a_new_controller(autojump_clock):

@@ -31,13 +31,13 @@ class FakeControllerNode:
     def statistics(self) -> Statistics | None:
         return self.controller
 
-    def is_lease_current(self, now: float) -> bool:
+    def may_decide_alone(self, now: float) -> bool:
         return True
 
     def is_session_current(self, now: float) -> bool:
         return True
 
-    def is_heard(self, now: float) -> bool:
+    def is_standing(self, now: float) -> bool:
         return True
 
     def session_statistics(self) -> Any:

@@ -66,7 +66,7 @@ class Broker:
 
         return counted
 
-    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
         """As `Replicas` does."""
         before = partition.log.log_end
         outcome = partition.follower().handle_answer(partition.log, answer, partition.settings, NOW)

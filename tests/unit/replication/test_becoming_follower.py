@@ -21,10 +21,10 @@ def test_a_follower_copies_from_the_leader() -> None:
     role = node.partition().role
     assert isinstance(role, Follower)
     assert (role.leader, role.leader_epoch) == (2, 0)
-    assert node.copier.assigned == {T0: node.partition()}
-    assert node.copier.endpoints[2] == Endpoint("h", 9)
+    assert node.fetchers.assigned == {T0: node.partition()}
+    assert node.fetchers.endpoints[2] == Endpoint("h", 9)
     node.live(1, 3)
-    assert node.copier.endpoints[3] == Endpoint("broker-3", 9092)
+    assert node.fetchers.endpoints[3] == Endpoint("broker-3", 9092)
 
 
 def test_a_fetcher_lets_go_before_a_term_begins() -> None:
@@ -33,18 +33,18 @@ def test_a_fetcher_lets_go_before_a_term_begins() -> None:
     node = Node()
     node.apply(state_of(leader=2, isr=(1, 2), replicas=(1, 2)))
     ends: list[str] = []
-    let_go = node.copier.unassign
+    let_go = node.fetchers.unassign
 
     def unassign(name: TopicPartition) -> None:
         assert not node.partition().is_leader
         ends.append("let go")
         let_go(name)
 
-    node.copier.unassign = unassign  # type: ignore[method-assign]
+    node.fetchers.unassign = unassign  # type: ignore[method-assign]
     node.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)))
     assert ends == ["let go"]
     assert node.partition().is_leader
-    assert node.copier.assigned == {}
+    assert node.fetchers.assigned == {}
 
 
 def test_a_follower_goes_on_undisturbed_in_its_term() -> None:
@@ -53,16 +53,16 @@ def test_a_follower_goes_on_undisturbed_in_its_term() -> None:
     node = Node()
     replicas = (1, 2, 3)
     node.apply(state_of(leader=2, isr=(2,), replicas=replicas))
-    role, calls = node.partition().role, len(node.copier.calls)
+    role, calls = node.partition().role, len(node.fetchers.calls)
     node.apply(state_of(epochs=(0, 1), leader=2, isr=(1, 2), replicas=replicas))
     assert node.partition().role is role
     assert node.partition().version == (0, 1)
-    assert len(node.copier.calls) == calls
+    assert len(node.fetchers.calls) == calls
     assert isinstance(role, Follower)
     role.failure = "it cannot go on"
     node.apply(state_of(epochs=(0, 2), leader=2, isr=(2,), replicas=replicas))
     assert node.partition().role is not role
-    assert node.copier.calls[-1] == ("assign", T0)
+    assert node.fetchers.calls[-1] == ("assign", T0)
 
 
 def test_a_follower_knows_nothing_of_other_followers() -> None:
@@ -84,7 +84,7 @@ def test_nobody_leads() -> None:
     node.append(3)
     node.apply(state_of(epochs=(1, 1), leader=-1))
     assert not node.partition().is_leader
-    assert node.copier.assigned == {}
+    assert node.fetchers.assigned == {}
     assert node.replicas.high_watermarks() == {T0: 3}
     with pytest.raises(Refused, match="nobody leads"):
         node.append()
@@ -108,7 +108,7 @@ def test_a_stopped_follower_is_copied_no_more() -> None:
     state = state_of(leader=2, isr=(2,), replicas=(1, 2))
     node.apply(state)
     node.stop(state, delete=False, leader_epoch=0)
-    assert node.copier.assigned == {}
+    assert node.fetchers.assigned == {}
 
 
 # -- damage
@@ -141,7 +141,7 @@ def test_a_damaged_log_in_the_isr_does_not_copy_over_its_loss() -> None:
     """N3: as long as the controller counts on it, it may be the one that has the records."""
     node = damaged_node()
     node.apply(state_of(epochs=(1, 1), leader=2, isr=(1, 2), replicas=(1, 2)))
-    assert node.copier.assigned == {}
+    assert node.fetchers.assigned == {}
     assert node.partition().log.damage is not None
 
 
@@ -150,7 +150,7 @@ def test_a_damaged_log_is_copied_anew_from_a_safe_one() -> None:
     node = damaged_node()
     node.apply(state_of(epochs=(1, 1), leader=2, isr=(2,), replicas=(1, 2)))
     partition = node.partition()
-    assert node.copier.assigned == {T0: partition}
+    assert node.fetchers.assigned == {T0: partition}
     assert partition.log.damage is None
     assert partition.log.log_end == 2
     node.files.kill()

@@ -115,4 +115,4 @@ def test_given_up_it_is_cut_and_copies_again() -> None:
     node.lead(state_of(epochs=(1, 1), leader=2, isr=(2,), replicas=(1, 2, 3)))
     log = node.partition().log
     assert (log.log_end, log.damage) == (2, None)
-    assert T0 in node.copier.assigned
+    assert T0 in node.fetchers.assigned

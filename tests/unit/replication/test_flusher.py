@@ -180,6 +180,6 @@ async def test_followers_hear_of_it(
     batch = batch_of()
     stamp(batch, 0, 0)
     answer = LeaderAnswer(0, PartitionFetched(*T0), check_batches(batch))
-    node.replicas.append_copied(node.partition(), answer, trio.current_time())
+    node.replicas.apply_answer(node.partition(), answer, trio.current_time())
     await trio.sleep(1)
-    assert ("on_flushed", T0) in node.copier.calls
+    assert ("on_flushed", T0) in node.fetchers.calls
