@@ -41,7 +41,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.context import OrderHandlers, Registration
+from minibroker.broker.controller.context import OrderHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.controller.store_retry import StoreRetry
@@ -299,7 +299,7 @@ class _Broker:
             NamedEndpoint(name, *listener.endpoint) for name, listener in self._listeners.items()
         )
         advertised = self._config.advertised(listening, self._system.hostname)
-        registration = Registration(
+        registration = RegistrationFacts(
             advertised[0].endpoint,
             self._manager.directory.directory_id,
             self._manager.directory.run,
@@ -370,7 +370,7 @@ class _Broker:
             now = trio.current_time()
             self._replicas.flush_events(now)
             if not self._node.may_decide_alone(now):
-                await take_turns(self._services.wake_left(now))
+                await take_turns(self._services.wake_abandoned(now))
             count = len(self._replicas.partitions)
             if abs(count - settled) >= SETTLED_PARTITIONS:
                 settled = count

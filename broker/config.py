@@ -231,7 +231,7 @@ def load(
     bad: set[str] = set()
     for row in PROPERTIES.values():
         try:
-            sources[row.name] = _take(row, given, values)
+            sources[row.name] = _read_value(row, given, values)
         except ConfigError as error:
             problems += error.problems
             bad.add(row.name)
@@ -248,7 +248,9 @@ def load(
     return Loaded(config, sources, tuple(_warnings(config, environment)))
 
 
-def _take(row: Property, given: Mapping[str, Mapping[str, str]], values: dict[str, Value]) -> str:
+def _read_value(
+    row: Property, given: Mapping[str, Mapping[str, str]], values: dict[str, Value]
+) -> str:
     """Put the value of a property into `values`; the source that it came from."""
     for source, texts in given.items():
         for name in _names_of(row):

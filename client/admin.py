@@ -28,7 +28,7 @@ from minibroker.client.groups import admin as groups_admin
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.net.cluster import Cluster, check_trio, open_cluster
 from minibroker.client.net.controller import (
-    Outcome,
+    RequestOutcome,
     Result,
     TopicResults,
     ask_controller,
@@ -522,7 +522,7 @@ class Admin:
         api_key: ApiKey,
         topics: tuple[T, ...],
         make: Callable[[tuple[T, ...]], Request[TopicResults]],
-    ) -> list[Outcome]:
+    ) -> list[RequestOutcome]:
         return await ask_controller(self._open_cluster(), api_key, topics, make)
 
 

@@ -140,7 +140,7 @@ class _Reader:
     def _broken(self, why: str) -> ProtocolError:
         return ProtocolError(f"a member's {self._what} {why}, at byte {self._position}")
 
-    def _take(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         data = bytes(self._data[self._position : self._position + size])
         if len(data) < size:
             raise self._broken(f"ends too early: {size} bytes should follow")
@@ -148,11 +148,11 @@ class _Reader:
         return data
 
     def int16(self) -> int:
-        number: int = _INT16.unpack(self._take(_INT16.size))[0]
+        number: int = _INT16.unpack(self._read_bytes(_INT16.size))[0]
         return number
 
     def int32(self) -> int:
-        number: int = _INT32.unpack(self._take(_INT32.size))[0]
+        number: int = _INT32.unpack(self._read_bytes(_INT32.size))[0]
         return number
 
     def version(self) -> int:
@@ -168,7 +168,7 @@ class _Reader:
     def nullable_bytes(self) -> bytes | None:
         if (size := self.int32()) < _NULL:
             raise self._broken(f"has bytes of length {size}")
-        return None if size == _NULL else self._take(size)
+        return None if size == _NULL else self._read_bytes(size)
 
     def nullable_string(self) -> str | None:
         if (size := self.int16()) < _NULL:
@@ -176,7 +176,7 @@ class _Reader:
         if size == _NULL:
             return None
         try:
-            return self._take(size).decode()
+            return self._read_bytes(size).decode()
         except UnicodeDecodeError:
             raise self._broken("has text that is not UTF-8") from None
 

@@ -133,12 +133,12 @@ class Tree:
         """Do it."""
         if change.source is not None:
             for path in self._below(change.source):
-                self._put(change.target / path.relative_to(change.source), self._take(path))
+                self._put(change.target / path.relative_to(change.source), self._remove(path))
         elif change.node is not None or change.is_dir:
             self._put(change.target, change.node)
         else:
             for path in self._below(change.target):
-                self._take(path)
+                self._remove(path)
 
     def _below(self, path: PurePath) -> list[PurePath]:
         """A path and all that lies in it, if it is there."""
@@ -151,7 +151,7 @@ class Tree:
         if path.parent != path:
             self._children.setdefault(path.parent, {})[path] = None
 
-    def _take(self, path: PurePath) -> Node | None:
+    def _remove(self, path: PurePath) -> Node | None:
         siblings = self._children[path.parent]
         del siblings[path]
         if not siblings:

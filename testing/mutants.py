@@ -22,7 +22,7 @@ from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
 from minibroker.broker.replication.follower_silence import FollowerSilence
-from minibroker.broker.replication.partition import Change, Partition
+from minibroker.broker.replication.partition import Effects, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
@@ -43,7 +43,7 @@ class HastyShrinkLeader(Leader):
     def maximal_isr(self) -> tuple[int, ...]:
         """The set that was asked for."""
         state = self.isr_state
-        return state.wanted if isinstance(state, PendingShrink) else state.maximal_isr
+        return state.proposed if isinstance(state, PendingShrink) else state.maximal_isr
 
 
 class HastyGrowthLeader(Leader):
@@ -126,7 +126,7 @@ class ForgetfulPartition(Partition):
 
     __slots__ = ()
 
-    def become_leader(self, state: PartitionState, now: float) -> Change:
+    def become_leader(self, state: PartitionState, now: float) -> Effects:
         """They expire when the term begins."""
         if state.leader_epoch > self.leader_epoch:
             self.log.producers.expire(FOR_EVER_MS)

@@ -26,11 +26,11 @@ from minibroker.broker.metadata.store import (
     Lease,
     LeaseLost,
     MetadataStore,
-    Outcome,
     Put,
     Snapshot,
     StoreError,
     StoreUnavailable,
+    TransactionOutcome,
 )
 
 T = TypeVar("T")
@@ -85,7 +85,9 @@ class StoreLink:
     async def get(self, prefix: str) -> Snapshot:
         return await self._call(lambda: self._store.get(prefix))
 
-    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         return await self._call(lambda: self._store.transact(compare, writes))
 
     async def watch(self, prefix: str, after: int) -> Snapshot:

@@ -31,7 +31,7 @@ from minibroker.broker.controller.context import NodeContext, OrderHandlers
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import NO_CHANGE, Change
 from minibroker.broker.controller.pushes import Acknowledgement, Push, Pushes
-from minibroker.broker.controller.state import Registered, State, Tombstone
+from minibroker.broker.controller.state import BrokerRegistration, State, Tombstone
 from minibroker.broker.turns import take_turns
 from minibroker.client.net.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -62,7 +62,7 @@ class Channel:
         context: NodeContext,
         pushes: Pushes,
         state: Callable[[], State],
-        on_acknowledged: Callable[[Registered, Acknowledgement], None],
+        on_acknowledged: Callable[[BrokerRegistration, Acknowledgement], None],
     ) -> None:
         self.pushes = pushes
         self.scope = trio.CancelScope()
@@ -128,7 +128,7 @@ class Channel:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Send]:
         """A connection of its own for requests to the broker. Raises `OSError`."""
-        broker: Registered = self.pushes.broker
+        broker: BrokerRegistration = self.pushes.broker
         node_id = self._context.config.node_id
         if broker.node_id == node_id:
             yield _local(self._context.order_handlers)
@@ -152,7 +152,7 @@ class Channels:
         active: ActiveController,
         controller_epoch: int,
         state: Callable[[], State],
-        on_acknowledged: Callable[[Registered, Acknowledgement], None],
+        on_acknowledged: Callable[[BrokerRegistration, Acknowledgement], None],
     ) -> None:
         self.live: dict[int, Channel] = {}
         self._away: dict[int, Pushes] = {}
@@ -175,7 +175,7 @@ class Channels:
                 self.live[node] = channel
                 nursery.start_soon(channel.run)
 
-    def _pushes_of(self, broker: Registered, state: State) -> Pushes:
+    def _pushes_of(self, broker: BrokerRegistration, state: State) -> Pushes:
         """To a new process everything is to be told."""
         pushes = self._away.pop(broker.node_id, None)
         if pushes is not None and pushes.broker.process == broker.process:
@@ -194,9 +194,9 @@ class Channels:
         for channel in self.live.values():
             channel.wake()
 
-    def wanted(self, nodes: Collection[int]) -> Mapping[int, int]:
+    def change_counts(self, nodes: Collection[int]) -> Mapping[int, int]:
         """Marks of what these brokers shall know now, as far as they live."""
-        return {node: self.live[node].pushes.wanted for node in nodes if node in self.live}
+        return {node: self.live[node].pushes.change_count for node in nodes if node in self.live}
 
     def staying(self, state: State) -> list[int]:
         """The live brokers that are heard and have not asked to stop."""
@@ -214,17 +214,17 @@ class Channels:
                 count[name.topic] += is_led and error == ErrorCode.KAFKA_STORAGE_ERROR
         return count
 
-    def are_acknowledged(self, broker: Registered) -> bool:
+    def are_acknowledged(self, broker: BrokerRegistration) -> bool:
         """Whether no order waits for this registration."""
         channel = self._of(broker)
-        return channel is None or channel.pushes.acknowledged >= channel.pushes.wanted
+        return channel is None or channel.pushes.acknowledged >= channel.pushes.change_count
 
-    def acknowledged(self, broker: Registered) -> int:
+    def acknowledged(self, broker: BrokerRegistration) -> int:
         """What this registration was told, to be compared with a mark; -1 before anything."""
         channel = self._of(broker)
         return -1 if channel is None else channel.pushes.acknowledged
 
-    def resend_all_roles(self, broker: Registered) -> int | None:
+    def resend_all_roles(self, broker: BrokerRegistration) -> int | None:
         """Have this registration told that its roles stand, once it knows them all; the mark of
         that. None where it was not admitted yet."""
         channel = self._of(broker)
@@ -234,7 +234,7 @@ class Channels:
         channel.wake()
         return mark
 
-    def _of(self, broker: Registered) -> Channel | None:
+    def _of(self, broker: BrokerRegistration) -> Channel | None:
         channel = self.live.get(broker.node_id)
         return channel if channel is not None and channel.pushes.broker == broker else None
 

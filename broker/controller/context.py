@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.turns import Turns
@@ -71,7 +71,7 @@ class NodeContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegistrationFacts:
     """What a broker says of itself when it starts, and each time that it registers.
 
     `endpoint` is where other brokers reach it, `listeners` where clients do. `directory_id` names
@@ -88,9 +88,9 @@ class Registration:
     damaged: Callable[[], Iterable[TopicPartition]] = tuple
     listeners: tuple[NamedEndpoint, ...] = ()
 
-    def as_of_now(self, node_id: int, process: str, fence_timeout_ms: int) -> Registered:
+    def as_of_now(self, node_id: int, process: str, fence_timeout_ms: int) -> BrokerRegistration:
         """The entry to be; its epoch is not known yet."""
-        return Registered(
+        return BrokerRegistration(
             node_id,
             NO_EPOCH,
             self.endpoint,

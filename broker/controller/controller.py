@@ -51,7 +51,7 @@ from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.prober import Orders, Prober
 from minibroker.broker.controller.pushes import Acknowledgement
 from minibroker.broker.controller.requests import Request, refuse
-from minibroker.broker.controller.state import Registered, State
+from minibroker.broker.controller.state import BrokerRegistration, State
 from minibroker.broker.controller.statistics import Statistics, count
 from minibroker.broker.controller.tails import TailComparison, Tails
 from minibroker.broker.metadata.store import (
@@ -130,7 +130,7 @@ class Controller:
         self._epoch = epoch
         self._name = f"[Controller id={active.node_id} epoch={epoch}]"
         self._state = State()
-        self._registered: Mapping[int, Registered] = {}
+        self._registered: Mapping[int, BrokerRegistration] = {}
         self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
         self._revision = 0  # of the registrations
         self._is_review_due = True
@@ -178,7 +178,7 @@ class Controller:
         self.queue(job)
         return await job.wait()
 
-    def on_brokers(self, revision: int, registered: Mapping[int, Registered]) -> None:
+    def on_brokers(self, revision: int, registered: Mapping[int, BrokerRegistration]) -> None:
         """The registrations as the store had them at a revision."""
         if revision > self._revision:
             self._revision = revision
@@ -224,7 +224,7 @@ class Controller:
                     self._is_review_due = False
                     await self._review(nursery)
                 elif self._deletions.done:
-                    plan = topics.plan_forgetting(self._state, self._deletions.take())
+                    plan = topics.plan_forgetting(self._state, self._deletions.pop_done())
                     await self._carry_out(plan, nursery)
                 elif self._jobs:
                     await self._do_jobs(nursery)
@@ -391,7 +391,9 @@ class Controller:
     def _get_state(self) -> State:
         return self._state
 
-    def _on_acknowledged(self, broker: Registered, acknowledgement: Acknowledgement) -> None:
+    def _on_acknowledged(
+        self, broker: BrokerRegistration, acknowledgement: Acknowledgement
+    ) -> None:
         node_id = broker.node_id
         self._heartbeats.on_acknowledgement(broker)
         for topic_id in acknowledgement.stopped:
@@ -416,7 +418,7 @@ class Controller:
     async def until_told(self, nodes: Collection[int] | None = None) -> None:
         """Wait until these brokers, or all of them, know what is true now, as far as they live;
         not for ever."""
-        marks = self._channels.wanted(self._channels.live if nodes is None else nodes)
+        marks = self._channels.change_counts(self._channels.live if nodes is None else nodes)
         with trio.move_on_after(TELLING_S_MAX):
             while not self._channels.has_told(marks):
                 await self._progress.wait()

@@ -18,7 +18,7 @@ from minibroker.broker.controller.context import Job, NodeContext
 from minibroker.broker.controller.controller import Controller
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.requests import Request, is_refused, refuse
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -64,7 +64,7 @@ class ControllerCalls:
 
     def __init__(self, context: NodeContext) -> None:
         self.active: ActiveController | None = None
-        self.brokers: Mapping[int, Registered] = {}
+        self.brokers: Mapping[int, BrokerRegistration] = {}
         self.controller: Controller | None = None
         self.changed = trio.Event()  # one of the three above
         self._context = context
@@ -81,7 +81,7 @@ class ControllerCalls:
         self.active = active
         self._wake()
 
-    def set_brokers(self, brokers: Mapping[int, Registered]) -> None:
+    def set_brokers(self, brokers: Mapping[int, BrokerRegistration]) -> None:
         """Who is registered."""
         self.brokers = brokers
         self._wake()

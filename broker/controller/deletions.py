@@ -35,7 +35,7 @@ class Deletions:
             del self._stopped[topic_id]
             self.done[topic_id] = None
 
-    def take(self) -> dict[bytes, None]:
+    def pop_done(self) -> dict[bytes, None]:
         """Those that are `done`, for the only time."""
         done, self.done = self.done, {}
         return done

@@ -40,7 +40,12 @@ from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.liveness import Liveness, compare
 from minibroker.broker.controller.plans import Draft, Plan, Report
-from minibroker.broker.controller.state import PartitionRecord, Registered, State, TopicRecord
+from minibroker.broker.controller.state import (
+    BrokerRegistration,
+    PartitionRecord,
+    State,
+    TopicRecord,
+)
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import (
@@ -66,7 +71,7 @@ class _Decision(NamedTuple):
 
 def review(
     state: State,
-    registered: Mapping[int, Registered],
+    registered: Mapping[int, BrokerRegistration],
     config: Config,
     fenced: frozenset[int] = frozenset(),
 ) -> Turns[Plan[None]]:
@@ -310,7 +315,7 @@ def _offline(
 
 
 def _candidates(
-    name: TopicPartition, record: PartitionRecord, brokers: Mapping[int, Registered]
+    name: TopicPartition, record: PartitionRecord, brokers: Mapping[int, BrokerRegistration]
 ) -> tuple[int, ...]:
     """Who could lead if the ISR did not matter."""
     return tuple(
@@ -325,7 +330,7 @@ def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tup
 
 
 def _include_longest_log(
-    holders: tuple[int, ...], candidates: tuple[int, ...], brokers: Mapping[int, Registered]
+    holders: tuple[int, ...], candidates: tuple[int, ...], brokers: Mapping[int, BrokerRegistration]
 ) -> bool:
     """Whether the longest log of the candidates is the longest there is."""
     return all(node in brokers for node in holders) and any(node in holders for node in candidates)

@@ -27,10 +27,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.broker.controller.state import (
     Admission,
+    BrokerRegistration,
     ClosedLog,
     Departure,
     PartitionRecord,
-    Registered,
     State,
     Tombstone,
     TopicRecord,
@@ -140,7 +140,7 @@ def _read_topic(entries: Entries, name: str) -> Turns[TopicRecord]:
     return TopicRecord(topic_id, name, configs, tuple(partitions), creation)
 
 
-def read_brokers(entries: Entries) -> dict[int, Registered]:
+def read_brokers(entries: Entries) -> dict[int, BrokerRegistration]:
     """The registrations. Raises `StoreError`."""
     return {
         registered.node_id: registered
@@ -285,7 +285,7 @@ def departure_puts(departure: Departure) -> list[Put]:
     ]
 
 
-def broker_put(registered: Registered, lease: int) -> Put:
+def broker_put(registered: BrokerRegistration, lease: int) -> Put:
     """The registration of a broker; its epoch is what the store makes of it."""
     value = {
         "host": registered.endpoint.host,
@@ -362,8 +362,8 @@ def _departed_part(key: str, found: Any) -> _DepartedPart:
     return _DepartedPart(Departure(node_id, int(found["epoch"]), logs), int(found["parts"]))
 
 
-def _registered(key: str, found: Any, revision: int) -> Registered:
-    return Registered(
+def _registered(key: str, found: Any, revision: int) -> BrokerRegistration:
+    return BrokerRegistration(
         node_id=int(key.removeprefix(BROKERS)),
         epoch=revision,
         endpoint=Endpoint(found["host"], found["port"]),

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.protocol.constants import NO_LAPSE, NO_STAMP
 
 ALONE_MAX: Final = 2  # registered brokers of which one may govern without hearing the other
@@ -55,7 +55,7 @@ class _Heartbeats:
         "waiting",
     )
 
-    def __init__(self, broker: Registered, now: float) -> None:
+    def __init__(self, broker: BrokerRegistration, now: float) -> None:
         self.broker = broker
         self.heard_at = now
         self.answered_at = now
@@ -103,7 +103,7 @@ class BrokerHeartbeats:
         self._ticked_at = now
         self._known: dict[int, _Heartbeats] = {}
 
-    def set_registered(self, registered: Mapping[int, Registered], now: float) -> None:
+    def set_registered(self, registered: Mapping[int, BrokerRegistration], now: float) -> None:
         """Who is registered; a registration that is new is heard as of now."""
         self._known = {
             node: known
@@ -124,7 +124,7 @@ class BrokerHeartbeats:
     # -- what brokers say
 
     def on_answer(
-        self, broker: Registered, stamp: int, lapse: int, now: float, *, is_obedient: bool
+        self, broker: BrokerRegistration, stamp: int, lapse: int, now: float, *, is_obedient: bool
     ) -> None:
         """An answer to a probe was received; `is_obedient`: no order waits to be acknowledged."""
         known = self._of(broker)
@@ -137,7 +137,7 @@ class BrokerHeartbeats:
         if is_obedient:
             known.hear(now, stamp)
 
-    def on_acknowledgement(self, broker: Registered) -> None:
+    def on_acknowledgement(self, broker: BrokerRegistration) -> None:
         """The broker acknowledged an order."""
         known = self._of(broker)
         if known is not None and known.waiting is not None:
@@ -145,14 +145,14 @@ class BrokerHeartbeats:
 
     # -- what it is told
 
-    def confirmation(self, broker: Registered) -> Confirmation:
+    def confirmation(self, broker: BrokerRegistration) -> Confirmation:
         """What the next probe confirms."""
         known = self._of(broker)
         if known is None or known.is_fenced:
             return Confirmation()
         return Confirmation(known.stamp, known.told_lapse)
 
-    def needs_roles(self, broker: Registered) -> bool:
+    def needs_roles(self, broker: BrokerRegistration) -> bool:
         """Whether all roles have to be told again, and nobody has begun with that."""
         known = self._of(broker)
         return (
@@ -162,7 +162,7 @@ class BrokerHeartbeats:
             and known.mark is None
         )
 
-    def begin_roles(self, broker: Registered, mark: int) -> None:
+    def begin_roles(self, broker: BrokerRegistration, mark: int) -> None:
         """Record that the broker is being sent all roles again. It has them once
         `Pushes.acknowledged` reaches `mark`."""
         known = self._of(broker)
@@ -170,7 +170,7 @@ class BrokerHeartbeats:
         assert not known.is_fenced, "others are elected first"
         known.mark = mark
 
-    def on_acknowledged(self, broker: Registered, acknowledged: int) -> None:
+    def on_acknowledged(self, broker: BrokerRegistration, acknowledged: int) -> None:
         """Record how much the broker has acknowledged: perhaps all roles, again."""
         known = self._of(broker)
         if known is not None and known.mark is not None and acknowledged >= known.mark:
@@ -213,6 +213,6 @@ class BrokerHeartbeats:
         heard = sum(node == self._own_id or is_heard(one) for node, one in self._known.items())
         return len(self._known) > ALONE_MAX and 2 * heard < len(self._known)
 
-    def _of(self, broker: Registered) -> _Heartbeats | None:
+    def _of(self, broker: BrokerRegistration) -> _Heartbeats | None:
         known = self._known.get(broker.node_id)
         return known if known is not None and known.broker.epoch == broker.epoch else None

@@ -9,7 +9,7 @@ lost its session and registered again has lost nothing; it is known by the name 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minibroker.broker.controller.state import Admission, Registered, State
+from minibroker.broker.controller.state import Admission, BrokerRegistration, State
 from minibroker.protocol.types import TopicPartition
 
 FLUSH = "flush"
@@ -24,7 +24,7 @@ class Liveness:
     are the admissions before, `admissions` those after this.
     """
 
-    brokers: Mapping[int, Registered]
+    brokers: Mapping[int, BrokerRegistration]
     previous: Mapping[int, Admission]
     admissions: Mapping[int, Admission]
     arrived: frozenset[int]
@@ -69,7 +69,7 @@ class Liveness:
 
 def compare(
     state: State,
-    registered: Mapping[int, Registered],
+    registered: Mapping[int, BrokerRegistration],
     unheard: frozenset[int] = frozenset(),
 ) -> Liveness:
     """What the registrations mean, given what the controller knew, and whom it does not hear."""

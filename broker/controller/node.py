@@ -31,7 +31,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
-from minibroker.broker.controller.context import Job, NodeContext, OrderHandlers, Registration
+from minibroker.broker.controller.context import Job, NodeContext, OrderHandlers, RegistrationFacts
 from minibroker.broker.controller.controller import (
     Controller,
     ControllerIsolated,
@@ -177,7 +177,7 @@ class ControllerNode:
 
     def next_producer_id(self) -> int | None:
         """A producer id that nobody had, or None while the next block is on its way."""
-        producer_id = self._producer_ids.take()
+        producer_id = self._producer_ids.next_id()
         if self._producer_ids.ask():
             self._ids_wanted.set()
         return producer_id
@@ -190,7 +190,7 @@ class ControllerNode:
 
     async def run(
         self,
-        registration: Registration,
+        registration: RegistrationFacts,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Take part until cancelled; started with the broker epoch, once registered.
@@ -217,7 +217,7 @@ class ControllerNode:
                     await self._session.pause_after_loss()
                 await self._register(registration)
 
-    async def _register(self, registration: Registration) -> None:
+    async def _register(self, registration: RegistrationFacts) -> None:
         self._registered = trio.CancelScope()
         wanted = registration.as_of_now(self._node_id, self._process, self._config.fence_timeout_ms)
         await self._store_retry.ask(self._session.register, wanted)

@@ -12,8 +12,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.state import (
     Admission,
+    BrokerRegistration,
     PartitionRecord,
-    Registered,
     State,
     Tombstone,
     TopicRecord,
@@ -113,7 +113,7 @@ class Draft:
 
     def set_brokers(
         self,
-        brokers: Mapping[int, Registered],
+        brokers: Mapping[int, BrokerRegistration],
         admissions: Mapping[int, Admission],
         fenced: frozenset[int],
     ) -> None:

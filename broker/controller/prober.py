@@ -17,7 +17,7 @@ import trio
 from minibroker.broker.controller.context import NodeContext
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats, Confirmation
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.client.net.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
@@ -36,9 +36,9 @@ class Orders(NamedTuple):
     None if nothing can be sent yet. `acknowledged` is compared with the mark.
     """
 
-    are_acknowledged: Callable[[Registered], bool]
-    resend_all_roles: Callable[[Registered], int | None]
-    acknowledged: Callable[[Registered], int]
+    are_acknowledged: Callable[[BrokerRegistration], bool]
+    resend_all_roles: Callable[[BrokerRegistration], int | None]
+    acknowledged: Callable[[BrokerRegistration], int]
 
 
 class Prober:
@@ -59,11 +59,11 @@ class Prober:
         self._orders = orders
         self._on_due = on_due
         self._interval_s = context.config.broker_heartbeat_interval_ms / 1000
-        self._targets: dict[int, tuple[Registered, trio.CancelScope]] = {}
-        self._wanted: Mapping[int, Registered] = {}
+        self._targets: dict[int, tuple[BrokerRegistration, trio.CancelScope]] = {}
+        self._wanted: Mapping[int, BrokerRegistration] = {}
         self._changed = trio.Event()
 
-    def set_registered(self, registered: Mapping[int, Registered]) -> None:
+    def set_registered(self, registered: Mapping[int, BrokerRegistration]) -> None:
         """Whom to probe."""
         self._wanted = {
             node: broker for node, broker in registered.items() if broker.fence_timeout_ms
@@ -94,7 +94,7 @@ class Prober:
                 self._targets[node] = broker, scope
                 nursery.start_soon(self._probe, broker, scope)
 
-    async def _probe(self, broker: Registered, scope: trio.CancelScope) -> None:
+    async def _probe(self, broker: BrokerRegistration, scope: trio.CancelScope) -> None:
         with scope:
             while True:
                 try:
@@ -104,7 +104,7 @@ class Prober:
                     log.debug("Broker %d cannot be probed: %s", broker.node_id, error)
                 await trio.sleep(min(AGAIN_S, self._interval_s))
 
-    async def _probe_by(self, ask: Ask, broker: Registered) -> None:
+    async def _probe_by(self, ask: Ask, broker: BrokerRegistration) -> None:
         """Probe on one connection, until it breaks."""
         await self._probe_once(ask, broker)
         while True:
@@ -112,7 +112,7 @@ class Prober:
             await self._probe_once(ask, broker)
             await trio.sleep_until(next_at)
 
-    async def _probe_once(self, ask: Ask, broker: Registered) -> None:
+    async def _probe_once(self, ask: Ask, broker: BrokerRegistration) -> None:
         request = ProbeRequest(
             self._active.node_id,
             self._controller_epoch,
@@ -132,7 +132,7 @@ class Prober:
             is_obedient=self._orders.are_acknowledged(broker),
         )
 
-    def _confirmation(self, broker: Registered) -> Confirmation:
+    def _confirmation(self, broker: BrokerRegistration) -> Confirmation:
         """Nothing, once another broker may be the controller."""
         heartbeats, orders = self._heartbeats, self._orders
         if heartbeats.needs_roles(broker):
@@ -147,7 +147,7 @@ class Prober:
         return confirmation if self._context.is_session_current(now) else Confirmation()
 
     @asynccontextmanager
-    async def _open(self, broker: Registered) -> AsyncIterator[Ask]:
+    async def _open(self, broker: BrokerRegistration) -> AsyncIterator[Ask]:
         node_id = self._context.config.node_id
         if broker.node_id == node_id:
             yield self._ask_here

@@ -28,7 +28,7 @@ class ProducerIds:
         self._next_block: range | None = None
         self._is_asked = False
 
-    def take(self) -> int | None:
+    def next_id(self) -> int | None:
         """The next id, or None while there is none."""
         if not self._ids and self._next_block is not None:
             self._ids, self._next_block = self._next_block, None

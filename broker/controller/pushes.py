@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import Change
-from minibroker.broker.controller.state import Registered, State, Tombstone
+from minibroker.broker.controller.state import BrokerRegistration, State, Tombstone
 from minibroker.protocol.constants import (
     DELETED_LEADER,
     EPOCH_DURING_DELETE,
@@ -96,11 +96,13 @@ class Acknowledgement(NamedTuple):
 
 
 class Pushes:
-    """See the head of this module. `wanted` counts the changes."""
+    """See the head of this module. `change_count` counts the changes."""
 
-    def __init__(self, broker: Registered, active: ActiveController, controller_epoch: int) -> None:
+    def __init__(
+        self, broker: BrokerRegistration, active: ActiveController, controller_epoch: int
+    ) -> None:
         self.broker = broker
-        self.wanted = 1
+        self.change_count = 1
         self.uncreated: dict[TopicPartition, int] = {}  # refused and to be repeated: the error
         self._sender = (active.node_id, controller_epoch, broker.epoch)
         self._is_begun = False
@@ -122,21 +124,21 @@ class Pushes:
         self._unstopped: dict[bytes, set[int]] = {}  # the partitions that are not gone yet
         self._failed_stops: dict[tuple[bytes, int], None] = {}
 
-    def renew(self, broker: Registered) -> None:
+    def renew(self, broker: BrokerRegistration) -> None:
         """The same process has registered anew: what it acknowledged before, it knows."""
         assert broker.process == self.broker.process
         self.fail()
         self.broker = broker
         self._sender = (*self._sender[:2], broker.epoch)
-        self.wanted += 1
+        self.change_count += 1
         self._is_last_due = True
 
     def resend_all_roles(self) -> int:
         """Tell the broker that all its roles stand, once it has all changes: it may have missed
         that others lead. Return what `acknowledged` is then."""
-        self.wanted += 1
+        self.change_count += 1
         self._is_last_due = True
-        return self.wanted
+        return self.change_count
 
     @property
     def acknowledged(self) -> int:
@@ -145,7 +147,7 @@ class Pushes:
         oldest += [next(iter(queue.values())) for queue in self._queues if queue]
         if self._is_first_due or self._is_last_due:
             oldest.append(1)
-        return min(oldest, default=self.wanted + 1) - 1
+        return min(oldest, default=self.change_count + 1) - 1
 
     @property
     def has_more(self) -> bool:
@@ -167,29 +169,29 @@ class Pushes:
 
     def add(self, change: Change) -> None:
         """Queue what has changed since it was sent."""
-        self.wanted += 1
-        self._news.setdefault(None, self.wanted)
-        _add(self._topics, change.topics, self.wanted)
-        _add(self._deleted, change.deleted, self.wanted)
-        _add(self._partitions, change.partitions, self.wanted)
-        _add(self._roles, change.partitions, self.wanted)
+        self.change_count += 1
+        self._news.setdefault(None, self.change_count)
+        _add(self._topics, change.topics, self.change_count)
+        _add(self._deleted, change.deleted, self.change_count)
+        _add(self._partitions, change.partitions, self.change_count)
+        _add(self._roles, change.partitions, self.change_count)
 
     def stop(self, tombstones: Iterable[Tombstone]) -> None:
         """Have the broker delete what it holds of these topics."""
         for tombstone in tombstones:
             if self.broker.node_id in tombstone.holders:
-                self.wanted += 1
+                self.change_count += 1
                 numbers = range(tombstone.partition_count)
                 self._tombstones[tombstone.id] = tombstone
                 self._unstopped[tombstone.id] = set(numbers)
-                _add(self._stops, ((tombstone.id, number) for number in numbers), self.wanted)
+                _add(self._stops, ((tombstone.id, number) for number in numbers), self.change_count)
 
     def repeat(self) -> None:
         """Queue again what the broker has refused."""
         if self.has_refused:
-            self.wanted += 1
-            _add(self._roles, self.uncreated, self.wanted)
-            _add(self._stops, self._failed_stops, self.wanted)
+            self.change_count += 1
+            _add(self._roles, self.uncreated, self.change_count)
+            _add(self._stops, self._failed_stops, self.change_count)
             self._failed_stops.clear()
 
     def next(self, state: State) -> Push | None:
@@ -206,7 +208,7 @@ class Pushes:
         if self._stops:
             return self._next_stops()
         push = self._next_roles(states)
-        if push.request.partitions or push.request.is_full:
+        if push.request.partitions or push.request.completes_roles:
             return push
         self._sent.clear()  # roles of other brokers
         return None if metadata == NOTHING else self._next_metadata(states)
@@ -222,7 +224,7 @@ class Pushes:
             return Acknowledgement()
         if push.api_key == ApiKey.STOP_REPLICA:
             return Acknowledgement(tuple(self._handle_stops(push.request, response)))
-        self._is_last_due &= not push.request.is_full
+        self._is_last_due &= not push.request.completes_roles
         return Acknowledgement(refusals=tuple(self._handle_roles(response)))
 
     def fail(self) -> None:
@@ -242,29 +244,29 @@ class Pushes:
                 self._held[name.topic].add(name.partition)
         _add(self._roles, self._partitions, 1)
 
-    def _take(self, queue: "_Queue[Name]") -> Name:
+    def _move_to_sent(self, queue: "_Queue[Name]") -> Name:
         name, number = queue.popitem(last=False)
         self._sent.append((queue, name, number))
         return name
 
     def _next_metadata(self, states: "_States") -> Push:
-        self._take_all(self._news)
+        self._move_all_to_sent(self._news)
         topics: list[TopicState] = []
         partitions: list[PartitionState] = []
         room = METADATA_WEIGHT_MAX
         while self._topics and room > 0:
-            topic = states.topic(self._take(self._topics))
+            topic = states.topic(self._move_to_sent(self._topics))
             if topic is not None:
                 topics.append(topic)
                 room -= 1 + len(topic.configs)
         while self._deleted and room > 0:
-            name, topic_id = self._take(self._deleted)
+            name, topic_id = self._move_to_sent(self._deleted)
             self._held.pop(name, None)
             if name not in states.state.topics:
                 partitions.append(_deleted_topic(name, topic_id))
                 room -= 1
         while self._partitions and room > 0:
-            partition = states.partition(self._take(self._partitions))
+            partition = states.partition(self._move_to_sent(self._partitions))
             if partition is not None:
                 partitions.append(partition)
                 room -= 1
@@ -274,18 +276,18 @@ class Pushes:
             brokers=states.brokers,
             topics=tuple(topics),
             partitions=tuple(partitions),
-            is_full=self._is_first_due,
+            begins_image=self._is_first_due,
         )
         return Push(ApiKey.UPDATE_METADATA, request)
 
-    def _take_all(self, queue: "_Queue[Any]") -> None:
+    def _move_all_to_sent(self, queue: "_Queue[Any]") -> None:
         while queue:
-            self._take(queue)
+            self._move_to_sent(queue)
 
     def _next_stops(self) -> Push:
         stopped: list[StoppedPartition] = []
         while self._stops and len(stopped) < STOPS_MAX:
-            topic_id, number = self._take(self._stops)
+            topic_id, number = self._move_to_sent(self._stops)
             name = self._tombstones[topic_id].name
             stopped.append(
                 StoppedPartition(name, topic_id, number, EPOCH_DURING_DELETE, delete=True)
@@ -332,7 +334,7 @@ class Pushes:
             *self._sender,
             partitions=tuple(roles),
             brokers=states.brokers,
-            is_full=self._is_last_due and not self._roles and not self._new_roles,
+            completes_roles=self._is_last_due and not self._roles and not self._new_roles,
         )
         return Push(ApiKey.LEADER_AND_ISR, request)
 

@@ -22,7 +22,7 @@ import trio
 
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import (
     NO_LEASE,
@@ -84,7 +84,7 @@ class BrokerSession:
         """Whether the others must still count this broker as live, as far as it can know."""
         return now < self._believed_until
 
-    async def register(self, wanted: Registered) -> None:
+    async def register(self, wanted: BrokerRegistration) -> None:
         """Get a lease and put the registration under it.
 
         Raises `NodeIdTaken`, and `StoreError`.
@@ -119,7 +119,7 @@ class BrokerSession:
                 self._on_renewal(asked_at)
                 return
 
-    def check(self, standing: Registered | None) -> None:
+    def check(self, standing: BrokerRegistration | None) -> None:
         """Raise `NodeIdTaken` if what stands is a later registration than this one."""
         if standing is not None and standing.epoch > self.epoch:
             raise NodeIdTaken(

@@ -64,12 +64,12 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class BrokerRegistration:
     """A broker's registration as the store has it; `process` is drawn anew by each process.
 
     `epoch` is the broker epoch: the revision of the entry. `fence_timeout_ms` is how long it may
     not be heard before it is fenced; 0: a broker of an earlier version, which answers no probes.
-    The rest is as in `Registration`.
+    The rest is as in `RegistrationFacts`.
     """
 
     node_id: int
@@ -129,7 +129,7 @@ class State:
 
     cluster_id: str = ""
     topics: Mapping[str, TopicRecord] = field(default_factory=dict)
-    brokers: Mapping[int, Registered] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
     admissions: Mapping[int, Admission] = field(default_factory=dict)
     tombstones: Mapping[bytes, Tombstone] = field(default_factory=dict)
     creation: int = 0

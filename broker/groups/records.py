@@ -185,7 +185,7 @@ class _Cursor:
     def int64(self) -> int:
         return self._integer(INT64)
 
-    def _take(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         end = self._at + size
         if size < 0 or end > len(self._data):
             raise _Garbage(f"a field of {size} bytes at {self._at} of {len(self._data)}")
@@ -194,14 +194,14 @@ class _Cursor:
         return taken
 
     def string(self) -> str:
-        return self._take(self.int16()).decode()
+        return self._read_bytes(self.int16()).decode()
 
     def nullable_string(self) -> str | None:
         size = self.int16()
-        return None if size == -1 else self._take(size).decode()
+        return None if size == -1 else self._read_bytes(size).decode()
 
     def bytes_(self) -> bytes:
-        return self._take(self.int32())
+        return self._read_bytes(self.int32())
 
     def count(self) -> int:
         count = self.int32()

@@ -288,19 +288,19 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Take a log away: its name is free at once, its files go when the delay has passed."""
-        log = self._take_out(topic_partition)
+        log = self._remove(topic_partition)
         self._put_aside(log, DELETE_SUFFIX)
         self._deleted[log] = now_ms + log.limits.file_delete_delay_ms
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Keep the bytes of a log that nobody knows, out of the way."""
-        log = self._take_out(topic_partition)
+        log = self._remove(topic_partition)
         self._forget(topic_partition)
         self._put_aside(log, STRAY_SUFFIX)
         log.abandon()
         LOGGER.warning("%s is unknown to the metadata, kept in %s", topic_partition, log.directory)
 
-    def _take_out(self, topic_partition: TopicPartition) -> Log:
+    def _remove(self, topic_partition: TopicPartition) -> Log:
         del self._high_watermarks[topic_partition]
         return self._logs.pop(topic_partition)
 

@@ -50,11 +50,11 @@ from minibroker.broker.metadata.store import (
     Delete,
     Lease,
     LeaseLost,
-    Outcome,
     Put,
     Snapshot,
     StoreError,
     StoreUnavailable,
+    TransactionOutcome,
     TransactionTooLarge,
 )
 
@@ -88,14 +88,18 @@ class EtcdStore:
         entries = etcd_codec.read_entries(answer, self._root)
         return Snapshot(etcd_codec.revision_of(answer), entries)
 
-    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         assert len({write.key for write in writes}) == len(writes), "a key is written twice"
         compare = [one._replace(key=self._root + one.key) for one in compare]
         writes = [one._replace(key=self._root + one.key) for one in writes]
         if not writes:
             body = etcd_codec.comparison_body(compare, self._mark_key)
             answer = await self._agreed("kv/txn", body)
-            return Outcome(answer.get("succeeded", False), etcd_codec.revision_of(answer))
+            return TransactionOutcome(
+                answer.get("succeeded", False), etcd_codec.revision_of(answer)
+            )
         async with self._turn:
             try:
                 outcome = await self._write(compare, writes)
@@ -156,7 +160,9 @@ class EtcdStore:
         self._newest = max(self._newest, revision)
         return answer
 
-    async def _write(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def _write(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         attempt, is_in_doubt, backoff_s = self._next_attempt(), False, BACKOFF_S
         mark = await self._known_mark()
         while True:
@@ -179,13 +185,13 @@ class EtcdStore:
             revision = etcd_codec.revision_of(answer)
             if answer.get("succeeded", False):
                 self._mark = mark._replace(revision=revision)
-                return Outcome(True, revision)
+                return TransactionOutcome(True, revision)
             found, known = etcd_codec.read_mark(answer), mark
             mark = self._mark = known._replace(revision=found.revision)
             if found.value == attempt:
-                return Outcome(True, found.revision)
+                return TransactionOutcome(True, found.revision)
             if found.revision == known.revision or found.value == attempt + REFUSED:
-                return Outcome(False, revision)
+                return TransactionOutcome(False, revision)
             # A call that was cancelled, or a former life, was late; this one was not made then.
             if is_in_doubt and not found.value.startswith(self._life):
                 raise StoreError(f"another process writes to etcd as {mark.key}")

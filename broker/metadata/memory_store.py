@@ -21,9 +21,9 @@ from minibroker.broker.metadata.store import (
     Entry,
     Lease,
     LeaseLost,
-    Outcome,
     Put,
     Snapshot,
+    TransactionOutcome,
 )
 
 
@@ -54,7 +54,9 @@ class MemoryStore:
         self._end_expired()
         return self._snapshot(prefix)
 
-    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         assert len({write.key for write in writes}) == len(writes), "a key is written twice"
         await trio.lowlevel.checkpoint()
         self._end_expired()
@@ -62,10 +64,10 @@ class MemoryStore:
             if isinstance(write, Put) and write.lease != NO_LEASE:
                 self._held(write.lease)
         if any(self._revision_of(key) != revision for key, revision in compare):
-            return Outcome(False, self._revision)
+            return TransactionOutcome(False, self._revision)
         if writes:
             self._write(writes)
-        return Outcome(True, self._revision)
+        return TransactionOutcome(True, self._revision)
 
     async def watch(self, prefix: str, after: int) -> Snapshot:
         await trio.lowlevel.checkpoint()

@@ -46,10 +46,10 @@ from minibroker.broker.metadata.store import (
     Entry,
     Lease,
     LeaseLost,
-    Outcome,
     Put,
     Snapshot,
     StoreUnavailable,
+    TransactionOutcome,
 )
 
 LOOK_S: Final = 0.020
@@ -100,7 +100,9 @@ class SqliteStore:
         async with self._turn:
             return await self._in_worker(self._entries.get, prefix)
 
-    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         assert len({write.key for write in writes}) == len(writes), "a key is written twice"
         async with self._turn:
             outcome = await self._in_worker(self._entries.transact, compare, writes)
@@ -163,7 +165,9 @@ class _Entries:
             rows = self._connection.execute(RANGE, bounds).fetchall()
         return Snapshot(revision, {row[0]: self._entry(*row) for row in rows})
 
-    def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         with transaction(self._connection, self._path, "BEGIN IMMEDIATE"):
             census = self._leases.end_expired()
             self._remove_entries_of_others_than(census.live)
@@ -174,7 +178,7 @@ class _Entries:
             )
             if is_granted and writes:
                 self._write(writes)
-            outcome = Outcome(is_granted, self._revision())
+            outcome = TransactionOutcome(is_granted, self._revision())
         if census.ended:
             with suppress(StoreUnavailable):  # what was written is written; the next one does it
                 self._leases.forget(census.ended)

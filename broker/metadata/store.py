@@ -84,7 +84,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransactionOutcome:
     """Whether the transaction was made; `revision` is the store's after it."""
 
     succeeded: bool
@@ -106,7 +106,9 @@ class MetadataStore(Protocol):
         or a watch has already seen gone.
         """
 
-    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         """Make all `writes` if every comparison holds, else none.
 
         Entries whose lease has ended are gone before anything is compared. Raises `StoreError`,

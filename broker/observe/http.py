@@ -88,7 +88,7 @@ class HttpServer:
                     nursery.start_soon(self._pages.loop_lag.run)
                     nursery.start_soon(self._close_old)
                     for listener in self._listeners:
-                        nursery.start_soon(self._take_connections, listener, nursery)
+                        nursery.start_soon(self._accept_connections, listener, nursery)
         finally:
             self._close()
 
@@ -107,7 +107,9 @@ class HttpServer:
         for listener in self._listeners:
             listener.socket.close()
 
-    async def _take_connections(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+    async def _accept_connections(
+        self, listener: trio.SocketListener, nursery: trio.Nursery
+    ) -> None:
         while True:
             try:
                 stream = await listener.accept()

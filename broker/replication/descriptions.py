@@ -123,7 +123,7 @@ def proposal_text(
     partition: Partition, leader: Leader, pending: Pending, now: float, now_ms: int
 ) -> str:
     """Describe the change of the in-sync set that a leader proposes, and its reason."""
-    before, after = pending.isr, pending.wanted
+    before, after = pending.isr, pending.proposed
     if isinstance(pending, PendingExpand):
         verb, who = "Expanding", "Caught up replicas"
         concerned = [replica for replica in after if replica not in before]

@@ -63,7 +63,7 @@ REOPENING_S = 0.0001
 REOPENING_SHARE = 0.05  # of the time, at most; a broker has several sessions, as client and leader
 
 
-class Backoff:
+class RetryDelay:
     """When to try again: after `BACKOFF_S_MIN` seconds, and twice as long after each failure."""
 
     __slots__ = ("_delay_s", "_delay_s_max", "due")
@@ -88,7 +88,7 @@ class Assignment:
 
     __slots__ = ("asked", "backoff", "partition", "role")
 
-    def __init__(self, partition: Partition, role: Follower, backoff: Backoff) -> None:
+    def __init__(self, partition: Partition, role: Follower, backoff: RetryDelay) -> None:
         self.partition = partition
         self.role = role
         self.backoff = backoff
@@ -197,7 +197,7 @@ class FetchPlan:
     def add(self, partition: Partition, role: Follower) -> None:
         """Start to copy a partition, in this role only."""
         assert partition.role is role
-        name, backoff = partition.topic_partition, Backoff(self._limits.backoff_s_max)
+        name, backoff = partition.topic_partition, RetryDelay(self._limits.backoff_s_max)
         self._assignments[name] = self._agenda[name] = Assignment(partition, role, backoff)
         self._session.renew(name)  # drops an answer that still comes for the role before
 

@@ -54,7 +54,7 @@ class LeaderAnswer(NamedTuple):
     batches: CheckedBatches | InvalidBatch
 
 
-class Outcome(NamedTuple):
+class FollowerOutcome(NamedTuple):
     """The result of an answer: `size` bytes were appended; `reason` says why that is not all.
 
     `is_routine`: a failover causes such reasons, and no operator needs to act on them.
@@ -125,7 +125,7 @@ class Follower:
 
     def handle_answer(
         self, log: Log, answer: LeaderAnswer, settings: TopicConfig, now_ms: int
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """Apply a leader's answer to a FETCH of this role. Raises `OSError` if the disk fails."""
         fetched = answer.fetched
         if fetched.error:
@@ -138,17 +138,19 @@ class Follower:
             divergence = OffsetAndEpoch(fetched.diverging_end, fetched.diverging_epoch)
             return self._handle_divergence(log, divergence, settings, now_ms)
         if isinstance(answer.batches, InvalidBatch):
-            return Outcome(Next.BACK_OFF, f"it sent no batches: {answer.batches}")
+            return FollowerOutcome(Next.BACK_OFF, f"it sent no batches: {answer.batches}")
         return self._append(log, answer.batches, fetched, now_ms)
 
     def handle_range(
         self, log: Log, theirs: tuple[int, int], settings: TopicConfig, now_ms: int
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """Truncate or restart the log to fit the leader's log start and end, `theirs`, which do not
         include our log end (A12)."""
         start, end = theirs
         if not 0 <= start <= end:
-            return Outcome(Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}")
+            return FollowerOutcome(
+                Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}"
+            )
         if end < log.log_end:
             return self._truncate(log, end, settings, now_ms)
         if start > log.log_end:
@@ -161,12 +163,12 @@ class Follower:
             try:
                 log.restart_at(start, now_ms)
             except Refused as refused:
-                return Outcome(Next.BACK_OFF, str(refused))
+                return FollowerOutcome(Next.BACK_OFF, str(refused))
             self.high_watermark = start
-            return Outcome(Next.FETCH)
-        return Outcome(Next.BACK_OFF, f"it did not have offset {log.log_end}, now it has")
+            return FollowerOutcome(Next.FETCH)
+        return FollowerOutcome(Next.BACK_OFF, f"it did not have offset {log.log_end}, now it has")
 
-    def fail(self, log: Log, reason: str) -> Outcome:
+    def fail(self, log: Log, reason: str) -> FollowerOutcome:
         """Stop copying until the next role, and record and log the reason."""
         self.failure = reason
         logger.error(
@@ -176,36 +178,40 @@ class Follower:
             self.leader_epoch,
             reason,
         )
-        return Outcome(Next.STOP, reason)
+        return FollowerOutcome(Next.STOP, reason)
 
-    def _handle_error(self, log: Log, code: int) -> Outcome:
+    def _handle_error(self, log: Log, code: int) -> FollowerOutcome:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return Outcome(Next.ASK_RANGE)
+            return FollowerOutcome(Next.ASK_RANGE)
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             # Routine in a failover: the leader knows the newer epoch, this broker will soon
             # (FOL-11).
             self.failure = f"broker {self.leader} is in a later epoch"
             logger.info("%s: %s than %s", log.topic_partition, self.failure, self.leader_epoch)
-            return Outcome(Next.STOP, self.failure)
+            return FollowerOutcome(Next.STOP, self.failure)
         name = ErrorCode(code).name if code in _KNOWN_CODES else f"error {code}"
         is_routine = code != ErrorCode.CORRUPT_MESSAGE
-        return Outcome(Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=is_routine)
+        return FollowerOutcome(
+            Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=is_routine
+        )
 
     def _handle_divergence(
         self, log: Log, divergence: OffsetAndEpoch, settings: TopicConfig, now_ms: int
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """Truncate only: the rest of such an answer is ignored (FOL-09)."""
         if min(divergence) < 0:
-            return Outcome(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
+            return FollowerOutcome(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
         before = (log.log_end, log.epochs.newest_epoch)
         outcome = self._truncate(log, self.truncation_offset(log, divergence), settings, now_ms)
         if outcome.next is Next.FETCH and (log.log_end, log.epochs.newest_epoch) == before:
-            return Outcome(
+            return FollowerOutcome(
                 Next.BACK_OFF, f"it says that the logs parted at {divergence}, they did not"
             )
         return outcome
 
-    def _truncate(self, log: Log, offset: int, settings: TopicConfig, now_ms: int) -> Outcome:
+    def _truncate(
+        self, log: Log, offset: int, settings: TopicConfig, now_ms: int
+    ) -> FollowerOutcome:
         end, high_watermark = log.log_end, self.high_watermark
         if offset < high_watermark and not self.may_truncate_below_high_watermark(settings):
             return self.fail(
@@ -216,7 +222,7 @@ class Follower:
         except BadBytes as bad:
             return self.fail(log, f"it cannot be cut to {offset}: {bad}")
         except Refused as refused:
-            return Outcome(Next.BACK_OFF, str(refused))
+            return FollowerOutcome(Next.BACK_OFF, str(refused))
         self.high_watermark = min(high_watermark, log.log_end)
         if log.log_end < end:
             logger.warning(
@@ -229,11 +235,11 @@ class Follower:
                 self.leader_epoch,
                 high_watermark,
             )
-        return Outcome(Next.FETCH)
+        return FollowerOutcome(Next.FETCH)
 
     def _append(
         self, log: Log, batches: CheckedBatches, fetched: PartitionFetched, now_ms: int
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         try:
             if batches.headers and batches.headers[-1][1].leader_epoch > self.leader_epoch:
                 raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a batch of a later leader epoch")
@@ -241,7 +247,7 @@ class Follower:
         except UnexpectedOffset as error:
             return self.fail(log, str(error))
         except (InvalidBatch, Refused) as error:
-            return Outcome(Next.BACK_OFF, str(error))
+            return FollowerOutcome(Next.BACK_OFF, str(error))
         self.leader_high_watermark = fetched.high_watermark
         self.high_watermark = max(log.log_start, min(fetched.high_watermark, log.log_end))
         if fetched.log_start > self.high_watermark:
@@ -251,7 +257,7 @@ class Follower:
                 f" {fetched.high_watermark}",
             )
         log.raise_start(fetched.log_start)
-        return Outcome(Next.FETCH, size=batches.size)
+        return FollowerOutcome(Next.FETCH, size=batches.size)
 
 
 _KNOWN_CODES = frozenset(ErrorCode)

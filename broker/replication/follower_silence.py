@@ -36,7 +36,7 @@ class FollowerSilence:
         """Start to watch a broker that became an in-sync follower; no effect if it is known."""
         self._heard_at.setdefault(node_id, now)
 
-    def record_fetch(self, node_id: int, now: float) -> None:
+    def record_arrival(self, node_id: int, now: float) -> None:
         """Record that a FETCH of this broker arrived."""
         self._heard_at[node_id] = now
 

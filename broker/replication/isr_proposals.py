@@ -173,7 +173,7 @@ def _answer_of(
 
 def change_of(proposal: IsrProposal) -> PartitionChange:
     """Return a proposal in the form of the request."""
-    members = zip(proposal.pending.wanted, proposal.broker_epochs, strict=True)
+    members = zip(proposal.pending.proposed, proposal.broker_epochs, strict=True)
     return PartitionChange(
         proposal.topic,
         proposal.topic_id,

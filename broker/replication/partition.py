@@ -2,7 +2,7 @@
 
 Every change of a partition goes through this module, and nothing here waits: checks, append,
 producer state, epochs, in-sync set and high watermark change together or not at all, without a
-lock. A `Change` returns what a change means for others (waiting requests and the controller);
+lock. `Effects` returns what a change means for others (waiting requests and the controller);
 `Replicas` carries it out. The exception is a leader's answer: `Replicas.apply_answer` applies it
 through the `Follower` role.
 
@@ -52,14 +52,14 @@ WAIT_FOR_NEWS: Final = frozenset(
 )
 
 
-class Change(NamedTuple):
+class Effects(NamedTuple):
     """What a change means for others: waiting requests, and the controller."""
 
     high_watermark_rose: bool = False
     proposal: IsrProposal | None = None
 
 
-NO_CHANGE: Final = Change()
+NO_EFFECTS: Final = Effects()
 
 
 class Partition:
@@ -175,7 +175,7 @@ class Partition:
         """Whether the controller's order is newer than the last one obeyed here (A18, RM-03)."""
         return (state.leader_epoch, state.partition_epoch) > self.version
 
-    def become_leader(self, state: PartitionState, now: float) -> Change:
+    def become_leader(self, state: PartitionState, now: float) -> Effects:
         """Become the leader, or continue to lead with another in-sync set or assignment.
 
         A new term is recorded in the log's epochs even if nothing is ever appended in it.
@@ -192,8 +192,8 @@ class Partition:
                 role.succeed(before, now)
             role.start_required = self.log.log_start
             self.role = role
-        self._take_version(state)
-        return Change(self.advance(now))
+        self._set_version(state)
+        return Effects(self.advance(now))
 
     def follows(self, state: PartitionState) -> bool:
         """Whether it already copies from this state's leader in this term, so that its fetcher may
@@ -209,12 +209,12 @@ class Partition:
         """Become a follower of another broker. The log alone determines the fetch offset (A11)."""
         if not self.follows(state):
             self.role = self.follower_type(state, self._fitted_high_watermark())
-        self._take_version(state)
+        self._set_version(state)
 
     def become_offline(self, state: PartitionState, error: ErrorCode, reason: str) -> None:
         """Serve nothing in this state of the partition."""
         self.go_offline(error, reason)
-        self._take_version(state)
+        self._set_version(state)
 
     def go_offline(self, error: ErrorCode, reason: str) -> None:
         """Serve nothing until the next role."""
@@ -223,7 +223,7 @@ class Partition:
     def _fitted_high_watermark(self) -> int:
         return max(self.log.log_start, min(self.high_watermark, self.log.log_end))
 
-    def _take_version(self, state: PartitionState) -> None:
+    def _set_version(self, state: PartitionState) -> None:
         version = (state.leader_epoch, state.partition_epoch)
         assert version >= self.version, "a controller's word never goes back"
         self.version = version
@@ -313,7 +313,7 @@ class Partition:
             raise Refused(code, f"broker {replica_id} is not a follower of it")
         return self.log.log_end
 
-    def record_fetch(self, fetch: FollowerFetch, now: float) -> Change:
+    def record_fetch(self, fetch: FollowerFetch, now: float) -> Effects:
         """Record a follower's fetch that was accepted: it has everything below the offset (A1 to
         A3)."""
         leader = self.leader()
@@ -321,34 +321,36 @@ class Partition:
         pending = leader.grow_isr(fetch.replica_id)
         rose = has_moved and self.advance(now)
         if pending is None:
-            return Change(True) if rose else NO_CHANGE
-        return Change(rose, self._proposal(leader, pending))
+            return Effects(True) if rose else NO_EFFECTS
+        return Effects(rose, self._proposal(leader, pending))
 
-    def review(self, now: float) -> Change:
+    def review(self, now: float) -> Effects:
         """Apply what time alone changes (A4). Propose to remove in-sync followers that fell behind;
         other followers that fell behind no longer hold the high watermark."""
         role = self.role
         if not isinstance(role, Leader):
-            return NO_CHANGE
+            return NO_EFFECTS
         pending = role.shrink_isr(self.own_end, self.settings.min_insync_replicas, now)
         proposal = None if pending is None else self._proposal(role, pending)
-        return Change(self.advance(now), proposal)
+        return Effects(self.advance(now), proposal)
 
     def _proposal(self, leader: Leader, pending: Pending) -> IsrProposal:
         epochs = []
-        for replica in pending.wanted:
+        for replica in pending.proposed:
             progress = leader.progress_of(replica)
             epochs.append(NO_EPOCH if progress is None else progress.broker_epoch)
         return IsrProposal(
             *self.topic_partition, self.topic_id, *self.version, pending, tuple(epochs)
         )
 
-    def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> Change | None:
+    def resolve(
+        self, proposal: IsrProposal, answer: PartitionAltered, now: float
+    ) -> Effects | None:
         """Apply the controller's answer to a proposal (A5). Returns None if it must be sent
         again."""
         role = self.role
         if not isinstance(role, Leader) or role.isr_state is not proposal.pending:
-            return NO_CHANGE  # settled: the controller sent another state, or another term began
+            return NO_EFFECTS  # settled: the controller sent another state, or another term began
         if answer.error in NOT_APPLIED:
             role.isr_state = Committed(role.isr)
         elif not answer.error:
@@ -356,10 +358,10 @@ class Partition:
             if answer.leader_epoch == self.leader_epoch and told >= self.version:
                 role.isr_state = Committed(answer.isr)
                 self.version = told
-                return Change(self.advance(now))
+                return Effects(self.advance(now))
         elif answer.error not in WAIT_FOR_NEWS:
             return None
-        return NO_CHANGE
+        return NO_EFFECTS
 
     def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> OffsetAndEpoch | None:
         """Return where a client's log diverges from this one, or None if it does not (A10).

@@ -27,8 +27,8 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.replication.events import PartitionEvents
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched
-from minibroker.broker.replication.fetch_plan import Assignment, Backoff, FetchLimits, FetchPlan
-from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next, Outcome
+from minibroker.broker.replication.fetch_plan import Assignment, FetchLimits, FetchPlan, RetryDelay
+from minibroker.broker.replication.follower import Follower, FollowerOutcome, LeaderAnswer, Next
 from minibroker.broker.replication.partition import Partition
 from minibroker.client.net.channel import ConnectionLost
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -63,7 +63,9 @@ class FollowerReplicas(Protocol):
     def broker_epoch(self) -> int:
         """The epoch of the broker's current registration."""
 
-    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(
+        self, partition: Partition, answer: LeaderAnswer, now: float
+    ) -> FollowerOutcome:
         """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
 
     def checkpoint_log_starts(self) -> bool:
@@ -71,7 +73,7 @@ class FollowerReplicas(Protocol):
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """Fit a follower's log to the start and end of its leader's. Raises as `apply_answer`."""
 
 
@@ -179,7 +181,7 @@ class ReplicaFetcher:
         self._limits = limits
         self._connect = connect
         self._plan = FetchPlan(limits)
-        self._reconnect = Backoff(min(limits.backoff_s_max, 2 * limits.keepalive_s))
+        self._reconnect = RetryDelay(min(limits.backoff_s_max, 2 * limits.keepalive_s))
         self._news = trio.Event()
         self._events = PartitionEvents(limits.node_id)  # of its partitions, for routine reasons
         self._is_waiting_here = False  # it waits for an event here, not for its leader
@@ -319,7 +321,7 @@ class ReplicaFetcher:
                 await trio.lowlevel.checkpoint()  # let other tasks run between appends
         return without_range
 
-    def _record(self, assignment: Assignment, outcome: Outcome) -> None:
+    def _record(self, assignment: Assignment, outcome: FollowerOutcome) -> None:
         """Record the outcome of an answer, and when to ask for the partition next."""
         now = trio.current_time()
         if outcome.size:
@@ -359,7 +361,9 @@ class ReplicaFetcher:
             if not self._plan.is_valid(each):
                 continue
             if start.error or end.error:
-                outcome = Outcome(Next.BACK_OFF, "it does not tell where its log starts and ends")
+                outcome = FollowerOutcome(
+                    Next.BACK_OFF, "it does not tell where its log starts and ends"
+                )
             else:
                 theirs = (start.offset, end.offset)
                 outcome = replicas.fit_to_range(each.partition, theirs, trio.current_time())

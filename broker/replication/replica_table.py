@@ -36,7 +36,7 @@ from minibroker.broker.replication.descriptions import (
 from minibroker.broker.replication.events import PartitionEvents
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import IsrProposals
-from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
+from minibroker.broker.replication.partition import NO_EFFECTS, Effects, Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.roles import Leader, LocalBroker
 from minibroker.broker.replication.statistics import Traffic
@@ -148,9 +148,9 @@ class ReplicaTable:
         if (state.leader_epoch, state.partition_epoch) < partition.version:
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition.is_news(state):
-            change = self._change_role(partition, state, now)
+            effects = self._change_role(partition, state, now)
             self._collaborators.flusher.reschedule(partition, now)
-            self.perform(partition, change, now)
+            self.perform(partition, effects, now)
             self._collaborators.purgatory.notify(name)
             if len(state.replicas) > 1:
                 self.events.record(name, role_text(partition), now)
@@ -194,10 +194,10 @@ class ReplicaTable:
         else:
             manager.set_aside(name)
 
-    def _change_role(self, partition: Partition, state: PartitionState, now: float) -> Change:
+    def _change_role(self, partition: Partition, state: PartitionState, now: float) -> Effects:
         if partition.follows(state):
             partition.become_follower(state)
-            return NO_CHANGE
+            return NO_EFFECTS
         self._collaborators.fetchers.unassign(partition.topic_partition)
         if state.leader == NO_NODE and partition.log.damage is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -216,7 +216,7 @@ class ReplicaTable:
             partition.become_offline(state, ErrorCode.KAFKA_STORAGE_ERROR, reason)
         else:
             return partition.become_leader(state, now)
-        return NO_CHANGE
+        return NO_EFFECTS
 
     def _is_sound(self, partition: Partition, state: PartitionState) -> bool:
         """Whether the log can take the role: it is not damaged, or was truncated at the damage.
@@ -338,14 +338,14 @@ class ReplicaTable:
             if name not in self.partitions:
                 self._collaborators.manager.set_aside(name)
 
-    def perform(self, partition: Partition, change: Change, now: float) -> None:
-        """Carry out what a change requires: notify waiting requests, log and queue a proposal."""
-        if change.high_watermark_rose:
+    def perform(self, partition: Partition, effects: Effects, now: float) -> None:
+        """Carry out the effects of a change: notify waiting requests, log and queue a proposal."""
+        if effects.high_watermark_rose:
             self._collaborators.purgatory.notify(partition.topic_partition)
         role = partition.role
-        if change.proposal is not None and isinstance(role, Leader):
-            pending = change.proposal.pending
+        if effects.proposal is not None and isinstance(role, Leader):
+            pending = effects.proposal.pending
             now_ms = self._collaborators.wall_ms()
             text = proposal_text(partition, role, pending, now, now_ms)
             self.events.record(partition.topic_partition, text, now)
-            self._collaborators.isr_proposals.put(change.proposal)
+            self._collaborators.isr_proposals.put(effects.proposal)

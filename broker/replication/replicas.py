@@ -35,9 +35,9 @@ from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import confirmed_text
-from minibroker.broker.replication.follower import LeaderAnswer, Outcome
+from minibroker.broker.replication.follower import FollowerOutcome, LeaderAnswer
 from minibroker.broker.replication.follower_silence import FollowerSilence
-from minibroker.broker.replication.partition import NO_CHANGE, Partition
+from minibroker.broker.replication.partition import NO_EFFECTS, Partition
 from minibroker.broker.replication.replica_table import Collaborators, ReplicaTable
 from minibroker.broker.replication.roles import (
     NEVER,
@@ -219,7 +219,7 @@ class Replicas:
             error = ErrorCode.INVALID_REQUEST
         if not error:
             topics = tuple(map(self._without_foreign_settings, request.topics))
-            if request.is_full:
+            if request.begins_image:
                 self._unnamed = {name: topic.id for name, topic in self.image.topics.items()}
             self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
             for told in topics:
@@ -231,7 +231,7 @@ class Replicas:
             self._collaborators.fetchers.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
-            self._has_image_begun |= request.is_full
+            self._has_image_begun |= request.begins_image
             self._update_readiness()
             self._collaborators.purgatory.notify(IMAGE)
         return UpdateMetadataResponse(error)
@@ -255,7 +255,7 @@ class Replicas:
             else:
                 self._told_in[name] = request.broker_epoch
         self._collaborators.purgatory.notify(ROLES)
-        if request.is_full:
+        if request.completes_roles:
             self._all_told_in = request.broker_epoch
             self._table.set_strays_aside()
             self._has_all_roles = True
@@ -368,7 +368,9 @@ class Replicas:
             self._has_raised_start = not self._collaborators.manager.checkpoint_log_starts()
         return not self._has_raised_start
 
-    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(
+        self, partition: Partition, answer: LeaderAnswer, now: float
+    ) -> FollowerOutcome:
         """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
         log_end, log_start = partition.log.log_end, partition.log.log_start
         outcome = partition.follower().handle_answer(
@@ -383,7 +385,7 @@ class Replicas:
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """Fit a follower's log to the start and end of its leader's. Raises as `apply_answer`."""
         log_end = partition.log.log_end
         outcome = partition.follower().handle_range(
@@ -435,9 +437,9 @@ class Replicas:
             progress = role.progress_of(fetch.replica_id)
             if role.start_required > 0 and progress and progress.log_start != fetch.log_start:
                 self._collaborators.purgatory.notify(partition.topic_partition)
-        change = partition.record_fetch(fetch, now)
-        if change is not NO_CHANGE:
-            self._table.perform(partition, change, now)
+        effects = partition.record_fetch(fetch, now)
+        if effects is not NO_EFFECTS:
+            self._table.perform(partition, effects, now)
 
     def refusal_of(self, partition: Partition, bad: BadBytes) -> Refused:
         """Return the refusal for a read that met corrupt records.
@@ -450,9 +452,9 @@ class Replicas:
             return Refused(ErrorCode.CORRUPT_MESSAGE, bad.message)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, bad.message)
 
-    def record_follower(self, node_id: int, now: float) -> None:
+    def record_arrival(self, node_id: int, now: float) -> None:
         """Record that a FETCH of another broker arrived, whatever it asks for."""
-        self._silence.record_fetch(node_id, now)
+        self._silence.record_arrival(node_id, now)
 
     def has_silent_followers(self, now: float) -> bool:
         """Whether a follower of a partition led here sends no FETCH; called every
@@ -495,10 +497,10 @@ class Replicas:
         if partition is None:
             return True
         version = partition.version
-        change = partition.resolve(proposal, answer, now)
-        if change is None:
+        effects = partition.resolve(proposal, answer, now)
+        if effects is None:
             return False
-        self._table.perform(partition, change, now)
+        self._table.perform(partition, effects, now)
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
             # The next fetch of a follower that was removed is its request to join again.

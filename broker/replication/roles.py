@@ -69,12 +69,12 @@ class PendingExpand:
     its own proposal."""
 
     isr: tuple[int, ...]
-    wanted: tuple[int, ...]
+    proposed: tuple[int, ...]
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
         """The replicas that count: a replica that joins counts at once."""
-        return self.wanted
+        return self.proposed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ class PendingShrink:
     """A proposal to remove replicas, in flight. Equal only to itself."""
 
     isr: tuple[int, ...]
-    wanted: tuple[int, ...]
+    proposed: tuple[int, ...]
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
@@ -358,7 +358,7 @@ class Leader:
     def minimal_isr(self) -> tuple[int, ...]:
         """The replicas that are in sync both now and after the change in flight."""
         state = self.isr_state
-        return state.wanted if isinstance(state, PendingShrink) else state.isr
+        return state.proposed if isinstance(state, PendingShrink) else state.isr
 
     def progress_of(self, replica_id: int) -> Progress | None:
         """The progress of a follower; None for a broker that is not one."""

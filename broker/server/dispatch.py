@@ -32,10 +32,10 @@ from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages import RequestEnvelope
 
-Outcome: TypeAlias = object | Parked[Any] | Turns[Any] | None
-Handler: TypeAlias = Callable[[Services, Any, float], Outcome]
+HandlerResult: TypeAlias = object | Parked[Any] | Turns[Any] | None
+Handler: TypeAlias = Callable[[Services, Any, float], HandlerResult]
 # Serves one request of a peer (host:port); the last argument is `now`.
-Dispatch: TypeAlias = Callable[[Services, RequestEnvelope, str, float], Outcome]
+Dispatch: TypeAlias = Callable[[Services, RequestEnvelope, str, float], HandlerResult]
 
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.PRODUCE: produce.handle,
@@ -76,7 +76,7 @@ HANDLERS: Final[dict[int, Handler]] = {
 assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced is served"
 
 
-def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> Outcome:
+def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> HandlerResult:
     """Serve one request of a peer. The decoder has checked that api and version are known."""
     if envelope.api_key == ApiKey.JOIN_GROUP:
         client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])

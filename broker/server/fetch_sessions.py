@@ -125,7 +125,7 @@ class FetchSession:
         for name in forgotten:
             gone = self._wanted.pop(TopicPartition(*name), None)
             if gone is not None:
-                self._take_out(gone)
+                self._remove_awake(gone)
                 self._purgatory.unwatch(self.watch, gone.name)
         for request in partitions:
             wanted = Wanted(request)
@@ -133,7 +133,7 @@ class FetchSession:
             if before is None:
                 self._purgatory.watch(self.watch, wanted.name)
             else:
-                self._take_out(before)
+                self._remove_awake(before)
                 if before.request.topic_id == request.topic_id:
                     wanted.high_watermark = before.high_watermark
                     wanted.log_start = before.log_start
@@ -159,7 +159,7 @@ class FetchSession:
         for wanted in self._wanted.values():
             self._wake(wanted)
 
-    def record_fetch(self, broker_epoch: int, now: float) -> None:
+    def record_for_resting(self, broker_epoch: int, now: float) -> None:
         """Count a follower's request for all resting partitions.
 
         Call it after the request is recorded for the others: for one that rested until now, the
@@ -194,7 +194,7 @@ class FetchSession:
             wanted.resting.end_rest(self.last_fetch)
             wanted.resting = None
 
-    def _take_out(self, wanted: Wanted) -> None:
+    def _remove_awake(self, wanted: Wanted) -> None:
         self._wake(wanted)
         del self._awake[wanted.name]
 

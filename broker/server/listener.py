@@ -93,9 +93,9 @@ class Acceptor:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
             for name in self._listeners:
-                nursery.start_soon(self._take_connections, name, nursery)
+                nursery.start_soon(self._accept_connections, name, nursery)
 
-    async def _take_connections(self, name: str, nursery: trio.Nursery) -> None:
+    async def _accept_connections(self, name: str, nursery: trio.Nursery) -> None:
         services = replace(self._services, listener=name)
         while True:
             stream = await self._accept(self._listeners[name])

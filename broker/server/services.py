@@ -131,23 +131,23 @@ class Services:
         is_sure = self.controller.may_decide_alone(now) and self.replicas.is_role_present(name)
         return not is_sure
 
-    def check_followed(self, leader: Leader, now: float) -> None:
+    def refuse_if_abandoned(self, leader: Leader, now: float) -> None:
         """Raise `Refused` if none of a leader's in-sync followers has fetched for a session and a
         follower's longest wait: another broker may then have been elected."""
         if leader.is_abandoned(now, self._patience_s):
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
 
-    def is_left(self, leader: Leader, now: float) -> bool:
+    def may_be_abandoned(self, leader: Leader, now: float) -> bool:
         """Whether this leader may have been replaced, and its followers have stopped fetching."""
         is_abandoned = leader.is_abandoned(now, self._patience_s)
         return is_abandoned and not self.controller.may_decide_alone(now)
 
-    def wake_left(self, now: float) -> Turns[None]:
+    def wake_abandoned(self, now: float) -> Turns[None]:
         """Wake the produce requests that wait for followers which have stopped fetching."""
         for some in at_once(list(self.replicas.partitions.items())):
             for name, partition in some:
                 role = partition.role
-                if isinstance(role, Leader) and self.is_left(role, now):
+                if isinstance(role, Leader) and self.may_be_abandoned(role, now):
                     self.purgatory.notify(name)
             yield
 

@@ -31,7 +31,7 @@ import trio
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.connected_clients import KindOfClient
-from minibroker.broker.server.dispatch import Dispatch, Outcome
+from minibroker.broker.server.dispatch import Dispatch, HandlerResult
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
@@ -56,7 +56,7 @@ class _Reply(NamedTuple):
     """One request's place in the order of answers, and when the request arrived."""
 
     correlation_id: int
-    outcome: Outcome
+    outcome: HandlerResult
     encode: Encode
     kind: RequestKind
     received_at: float

@@ -145,7 +145,7 @@ class RecordSender(Generic[F, K, V]):
 
     def raise_rejected(self) -> None:
         """Raise why a record could not be sent, once, if its future was not asked."""
-        rejected = self.queue.take_rejected()
+        rejected = self.queue.pop_rejected()
         if rejected is not None:
             raise rejected
 

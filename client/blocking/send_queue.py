@@ -90,7 +90,7 @@ class SendQueue(Generic[F]):
         """A future for a record, where none is left to be used again."""
         return self._kind(self)
 
-    def take_rejected(self) -> Exception | None:
+    def pop_rejected(self) -> Exception | None:
         """The first error of a record that was rejected since this was called last."""
         rejected, self.rejected = self.rejected, None
         return rejected
@@ -178,7 +178,7 @@ class SendQueue(Generic[F]):
                     await self._producer.wait_for_memory(size)
                     if self.is_closed:
                         raise ClientClosed(REFUSALS[State.ENDED])
-                    self._take_watched(future)
+                    self._send_watched(future)
         finally:
             self._waiting -= 1
             self._update_slots()
@@ -202,7 +202,7 @@ class SendQueue(Generic[F]):
                 continue
             try:
                 if getrefcount(future) > UNHELD:
-                    self._take_watched(future)
+                    self._send_watched(future)
                 else:
                     send(
                         future.topic,
@@ -220,7 +220,7 @@ class SendQueue(Generic[F]):
         self._update_slots()
         return count
 
-    def _take_watched(self, future: F) -> None:
+    def _send_watched(self, future: F) -> None:
         record = future.take_record()
         self._producer.send_watched(future, future.topic, future.partition, record)
 

@@ -504,7 +504,7 @@ class Consumer(Generic[K, V]):
             may_take = self._group is None or await self._group.advance()
             if may_take and self._on_partition_eof is not None:
                 self._positions.tell_ends(self._on_partition_eof)
-            if may_take and (records := self._take()):
+            if may_take and (records := self._poll_queued()):
                 return records
             if trio.current_time() >= deadline:
                 return []
@@ -551,7 +551,7 @@ class Consumer(Generic[K, V]):
             raise ClientError("this consumer is in no group: give it a group_id")
         return self._group
 
-    def _take(self) -> list[ConsumerRecord[K, V]]:
+    def _poll_queued(self) -> list[ConsumerRecord[K, V]]:
         fetcher = self._open_fetcher()
         stored = self._positions.take_records(self._options.max_poll_records, trio.current_time())
         fetcher.wake()

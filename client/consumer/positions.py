@@ -63,7 +63,7 @@ from minibroker.protocol.types import TopicPartition
 # Called with a partition and the offset of its end, once all before was returned.
 OnPartitionEof: TypeAlias = Callable[[TopicPartition, int], object]
 
-FETCHES_MAX: Final = 2
+COMPLETED_FETCHES_MAX: Final = 2
 # After so many failures in a row the leader is asked for anew, whatever they say.
 STUBBORN_FAILURES: Final = 5
 NOTHING: Final = memoryview(b"")
@@ -166,7 +166,7 @@ class Positions:
         while self._turns and len(taken) < count:
             assigned = self._turns[0]
             is_ready = assigned.fetches and not assigned.is_paused
-            if is_ready and (records := self._take_from(assigned, count - len(taken))):
+            if is_ready and (records := self._read_from(assigned, count - len(taken))):
                 taken += records
                 assigned.moved_at = now
                 if not assigned.is_in_progress:
@@ -294,7 +294,7 @@ class Positions:
         for name, assigned in self._positions.items():
             if not assigned.is_fetchable or (epoch := epoch_at(name)) is None:
                 continue
-            if len(assigned.fetches) >= FETCHES_MAX:
+            if len(assigned.fetches) >= COMPLETED_FETCHES_MAX:
                 return [], 0
             if assigned.may_ask(epoch, now):
                 offset, last_epoch = assigned.fetch_offset, assigned.epochs.newest_epoch
@@ -426,7 +426,7 @@ class Positions:
         else:
             log.warning("%s at offset %d: %s; going on there", assigned.name, stood, text)
 
-    def _take_from(self, assigned: AssignedPartition, count: int) -> list[ConsumerRecord]:
+    def _read_from(self, assigned: AssignedPartition, count: int) -> list[ConsumerRecord]:
         """Records of the oldest chunk; none if there were no more in it, and it is dropped."""
         fetch = assigned.fetches[0]
         try:

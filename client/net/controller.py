@@ -51,7 +51,7 @@ class OneResult(Protocol):
 OneResponse = TypeVar("OneResponse", bound=OneResult)
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """The answer for one topic; `is_repeated`: an earlier one was lost, and may have been yes."""
 
     result: Result
@@ -63,13 +63,13 @@ async def ask_controller(
     api_key: ApiKey,
     topics: tuple[T, ...],
     make_request: Callable[[tuple[T, ...]], Request[TopicResults]],
-) -> list[Outcome]:
+) -> list[RequestOutcome]:
     """Ask about these topics; an outcome for each, in order.
 
     Raises `ClientTimeout`: then those without an answer may have been done or not. Raises
     `BrokerError` where the controller does not serve such requests.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, RequestOutcome] = {}
     lost: frozenset[int] = frozenset()  # what was sent, and has no answer
     last: Exception | None = None
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
@@ -90,7 +90,7 @@ async def ask_controller(
             else:
                 for index, result in zip(left, response.topics, strict=False):
                     if result.error != ErrorCode.NOT_CONTROLLER:
-                        outcomes[index] = Outcome(result, index in lost)
+                        outcomes[index] = RequestOutcome(result, index in lost)
             if len(outcomes) < len(topics):
                 await cluster.refreshed()
         return [outcomes[index] for index in range(len(topics))]
@@ -99,7 +99,7 @@ async def ask_controller(
 
 
 class Answer(NamedTuple, Generic[OneResponse]):
-    """The answer to a request for one thing; `is_repeated` as in `Outcome`."""
+    """The answer to a request for one thing; `is_repeated` as in `RequestOutcome`."""
 
     response: OneResponse
     is_repeated: bool

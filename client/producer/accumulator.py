@@ -2,7 +2,7 @@
 
 Pure: no clock, no randomness, no sockets. The producer appends; one sender asks `drain` for
 requests and reports every answer with `handle_answer`. Results are returned as values. Each sealed
-batch is completed exactly once: `take_completed` returns it.
+batch is completed exactly once: `pop_completed` returns it.
 
 Order within a partition rests on three things: `PartitionQueue.sealed` is sorted by position, only
 its first batch may be drained, and all its batches in flight are on one connection. So a batch that
@@ -373,7 +373,7 @@ class Accumulator:
             del self._incomplete[root]
         self._completed.append(CompletedBatch(batch, base_offset, error))
 
-    def take_completed(self) -> list[CompletedBatch]:
+    def pop_completed(self) -> list[CompletedBatch]:
         """Return the batches completed since the last call."""
         completed, self._completed = self._completed, []
         return completed

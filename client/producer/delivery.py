@@ -103,7 +103,7 @@ class Failures:
         elif unseen is not None:
             self._unseen[delivery] = unseen - 1
 
-    def take_unseen(self) -> tuple[list[Delivery], int]:
+    def pop_unseen(self) -> tuple[list[Delivery], int]:
         """What was not seen, which counts as seen now: the deliveries kept, and all records."""
         deliveries, records = list(self._unseen), sum(self._unseen.values()) + self._more
         self._unseen.clear()

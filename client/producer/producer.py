@@ -339,7 +339,7 @@ class Producer(Generic[K, V]):
             raise ClientClosed(
                 f"the producer was closed, and {self._report.undelivered} records given up"
             )
-        deliveries, records = self._reporter.failures.take_unseen()
+        deliveries, records = self._reporter.failures.pop_unseen()
         if records:
             raise _failed(deliveries, records)
 
@@ -371,7 +371,7 @@ class Producer(Generic[K, V]):
                     await self._wait_for_all()
                 is_interrupted = False
             finally:
-                failures = self._reporter.failures.take_unseen()
+                failures = self._reporter.failures.pop_unseen()
                 self._give_up(is_reported=not is_interrupted)
         assert self._report is not None, "_give_up makes it"
         if failures[1]:
@@ -390,8 +390,8 @@ class Producer(Generic[K, V]):
                 f"{batch.queue.topic_partition} were acknowledged"
             )
         )
-        reporter.report(self._accumulator.take_completed())
-        reporter.failures.take_unseen()  # the report counts them
+        reporter.report(self._accumulator.pop_completed())
+        reporter.failures.pop_unseen()  # the report counts them
         self._report = CloseReport(reporter.delivered, failed, reporter.failed - failed)
         reporter.progress.unpark_all()
         if self._report.undelivered and not is_reported:

@@ -146,7 +146,7 @@ class Sender:
                 topic, count, self._rng.randrange(count), trio.current_time()
             )
         # Even if no batch was left to complete: flush waits until no record is unassigned.
-        self._on_progress(self._accumulator.take_completed())
+        self._on_progress(self._accumulator.pop_completed())
         self.wake()
 
     async def _obtain_producer_id(self) -> None:
@@ -308,6 +308,6 @@ class Sender:
             self._accumulator.handle_answer(batch, lost, now)
 
     def _report(self) -> None:
-        completed = self._accumulator.take_completed()
+        completed = self._accumulator.pop_completed()
         if completed:
             self._on_progress(completed)

@@ -71,8 +71,8 @@ class PartitionObeyed:
 class LeaderAndIsrRequest(Request["LeaderAndIsrResponse"]):
     """Assigns these roles; `brokers` has the addresses of the leaders.
 
-    With `is_full` these and the earlier ones are all roles of the broker: earlier ones stay valid,
-    even from an earlier registration of the process, and a log without a role is a stray.
+    With `completes_roles` these and the earlier ones are all roles of the broker: earlier ones stay
+    valid, even from an earlier registration of the process, and a log without a role is a stray.
     """
 
     controller_id: int
@@ -80,7 +80,7 @@ class LeaderAndIsrRequest(Request["LeaderAndIsrResponse"]):
     broker_epoch: int
     partitions: tuple[PartitionState, ...] = ()
     brokers: tuple[LiveBroker, ...] = ()
-    is_full: bool = False
+    completes_roles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,10 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     """The cluster metadata from which the broker answers clients.
 
     `brokers` replaces the list of live brokers. `topics` and `partitions` replace the entries that
-    they name and keep the others, and a partition whose leader is -2 is removed. With `is_full` a
-    full image begins: this request and the next ones name every topic. The broker removes topics
-    that none of them names when the LEADER_AND_ISR with `is_full` has arrived.
+    they name and keep the others, and a partition whose leader is -2 is removed. With
+    `begins_image` a full image begins: this request and the next ones name every topic. The broker
+    removes topics that none of them names when the LEADER_AND_ISR with `completes_roles` has
+    arrived.
     """
 
     controller_id: int
@@ -154,7 +155,7 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     brokers: tuple[LiveBroker, ...] = ()
     topics: tuple[TopicState, ...] = ()
     partitions: tuple[PartitionState, ...] = ()
-    is_full: bool = False
+    begins_image: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,12 +64,12 @@ class RunDirectory:
             if lock is None:
                 continue
             taken = cls(slot, number, lock)
-            if taken._settle():
+            if taken._reserve():
                 return taken
             taken.release()
         raise NoRoom(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
-    def _settle(self) -> bool:
+    def _reserve(self) -> bool:
         """Make the directory and reserve the ports; False where others are in the way."""
         ports = range(self.base_port + 1, self.base_port + PORTS_EACH)
         try:

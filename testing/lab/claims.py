@@ -12,7 +12,7 @@ from typing import Any
 from minibroker.broker.controller.entries import PRODUCER_IDS, read_producer_ids
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block, next_block
 from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.store import Compare, Delete, Outcome, Put, Snapshot
+from minibroker.broker.metadata.store import Compare, Delete, Put, Snapshot, TransactionOutcome
 
 
 @coroutine
@@ -35,13 +35,15 @@ class SteppedStore(MemoryStore):
         await _next_step()
         return self._snapshot(prefix)
 
-    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compare: Sequence[Compare], writes: Sequence[Put | Delete]
+    ) -> TransactionOutcome:
         """Write at the next step, if every comparison holds then."""
         await _next_step()
         if self._compares and any(self._revision_of(key) != known for key, known in compare):
-            return Outcome(False, self._revision)
+            return TransactionOutcome(False, self._revision)
         self._write(writes)
-        return Outcome(True, self._revision)
+        return TransactionOutcome(True, self._revision)
 
     @property
     def first_free_id(self) -> int:

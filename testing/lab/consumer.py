@@ -73,7 +73,7 @@ class LabConsumer:
             self._parked = ParkedFetch(broker, process, answer)
             yield f"the reader asks {broker} from {self.position}; it waits"
         else:
-            yield f"the reader asks {broker} from {self.position}: {self._take(answer)}"
+            yield f"the reader asks {broker} from {self.position}: {self._handle_answer(answer)}"
 
     def try_waiting(self, now: float) -> Iterator[str]:
         """Take the answer to the FETCH that waits, if there is one now."""
@@ -82,7 +82,7 @@ class LabConsumer:
             answer = waiting.request.attempt(now)
             if answer is not None:
                 self._parked = None
-                yield f"{waiting.broker} answers the reader: {self._take(answer)}"
+                yield f"{waiting.broker} answers the reader: {self._handle_answer(answer)}"
 
     def expire(self, now: float) -> Iterator[str]:
         """Take the answer to a FETCH whose time is up."""
@@ -90,9 +90,9 @@ class LabConsumer:
         if waiting is not None and self.deadline <= now:
             self._parked = None
             answer = waiting.request.expire()
-            yield f"{waiting.broker} answers the reader, its time is up: {self._take(answer)}"
+            yield f"{waiting.broker} answers the reader, its time is up: {self._handle_answer(answer)}"
 
-    def _take(self, answer: FetchResponse) -> str:
+    def _handle_answer(self, answer: FetchResponse) -> str:
         (fetched,) = as_sent(answer).partitions
         if fetched.error:
             return ErrorCode(fetched.error).name

@@ -14,7 +14,12 @@ from typing import Final
 from minibroker.broker.config import load
 from minibroker.broker.controller.elections import LogTail, recover, review, waiting_for_tails
 from minibroker.broker.controller.isr import plan_alterations
-from minibroker.broker.controller.state import PartitionRecord, Registered, State, TopicRecord
+from minibroker.broker.controller.state import (
+    BrokerRegistration,
+    PartitionRecord,
+    State,
+    TopicRecord,
+)
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import (
@@ -44,7 +49,7 @@ class SteppedController:
         self._config = load(flags=run.broker_settings).config
         self._is_unclean_return_seen = run.is_unclean_return_seen
         self._machines = machines
-        self._registered: dict[int, Registered] = {}
+        self._registered: dict[int, BrokerRegistration] = {}
         self._revision = 0
         self._epoch = 0  # of the controller
         self._state = State(CLUSTER_ID)
@@ -72,7 +77,7 @@ class SteppedController:
             for broker in self._registered.values()
         )
 
-    def register(self, broker: Registered) -> None:
+    def register(self, broker: BrokerRegistration) -> None:
         """A broker came, or came back."""
         self._revision += 1
         safe = broker.tail_safe or not self._is_unclean_return_seen
@@ -123,10 +128,13 @@ class SteppedController:
         for number, process in self._processes.items():
             known = (number, self._epoch, process.broker_epoch)
             process.replicas.update_metadata(
-                UpdateMetadataRequest(*known, CLUSTER_ID, live, topics, (state,), is_full=True), now
+                UpdateMetadataRequest(
+                    *known, CLUSTER_ID, live, topics, (state,), begins_image=True
+                ),
+                now,
             )
             process.replicas.take_roles(
-                LeaderAndIsrRequest(*known, (state,), live, is_full=True), now
+                LeaderAndIsrRequest(*known, (state,), live, completes_roles=True), now
             )
 
     def replace_controller(self, now: float) -> Iterator[str]:

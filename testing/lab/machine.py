@@ -17,7 +17,7 @@ from minibroker.broker.config import Config, load
 from minibroker.broker.controller.context import OrderHandlers
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIds
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
@@ -123,7 +123,7 @@ class LabController(ControllerNode):
 
     def next_producer_id(self) -> int | None:
         """Return an id of the blocks that were claimed here."""
-        return self._claimed_ids.take()
+        return self._claimed_ids.next_id()
 
 
 class Process:
@@ -279,7 +279,7 @@ class Machine:
         """The replica's column in the transcript."""
         return DOWN if self.process is None else self.process.state
 
-    def start(self) -> Registered:
+    def start(self) -> BrokerRegistration:
         """Start the process; what it tells of itself when it registers."""
         assert self.process is None
         config = load(flags=self.settings).config
@@ -292,7 +292,7 @@ class Machine:
         self.process = Process(self, manager)
         self._starts += 1
         directory = manager.directory
-        return Registered(
+        return BrokerRegistration(
             node_id=self.number,
             epoch=NO_EPOCH,
             endpoint=Endpoint(f"broker-{self.number}", 9092),

@@ -98,15 +98,15 @@ class LabProducer:
                 continue
             answer = each.request.attempt(now)
             if answer is not None:
-                yield self._settled(each, answer)
+                yield self._on_answer(each, answer)
 
     def expire(self, now: float) -> Iterator[str]:
         """Answer the requests whose time is up, as they stand."""
         for each in list(self._parked):
             if each.request.deadline() <= now:
-                yield self._settled(each, each.request.expire())
+                yield self._on_answer(each, each.request.expire())
 
-    def _settled(self, each: ParkedProduce, answer: ProduceResponse) -> str:
+    def _on_answer(self, each: ParkedProduce, answer: ProduceResponse) -> str:
         self._parked.remove(each)
         return self._answered(each.broker, each.produced, answer, is_known=each.is_known)
 

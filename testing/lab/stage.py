@@ -108,7 +108,7 @@ class Stage:
         player = self if hasattr(self, step.action) else self._clients
         action: Callable[..., Texts] = getattr(player, step.action)
         self._record(action(*step.arguments))
-        self._record(self._settle())
+        self._record(self._run_until_quiet())
 
     def _record(self, texts: Texts) -> None:
         for text in texts:
@@ -134,7 +134,7 @@ class Stage:
         fetcher = self._fetchers[broker]
         if not fetcher.is_in_flight:
             yield from self.ask(broker)
-            yield from self._settle()
+            yield from self._run_until_quiet()
         if fetcher.is_answered:
             yield from self.answer(broker)
 
@@ -292,7 +292,7 @@ class Stage:
             fetches = (each.deadline for each in self._fetchers.values())
             self.now = max(self.now, min(end, self._clients.deadline, *fetches))
             yield from self._expire(brokers)
-            yield from self._settle()
+            yield from self._run_until_quiet()
         others = f", {' and '.join(map(str, brokers))} fetching" if brokers else ""
         yield f"{seconds:g} s pass{others}"
 
@@ -301,7 +301,7 @@ class Stage:
         while fetcher.is_answered or (not fetcher.is_in_flight and fetcher.may_ask(self.now)):
             if not fetcher.is_in_flight:
                 fetcher.ask(self.now)
-                yield from self._settle()
+                yield from self._run_until_quiet()
             if fetcher.is_answered:
                 before = machine.state
                 text = fetcher.receive(self.now)
@@ -318,14 +318,14 @@ class Stage:
 
     # -- what follows at once
 
-    def _settle(self) -> Texts:
+    def _run_until_quiet(self) -> Texts:
         """Let the brokers do what they do by themselves, until nothing is left to do."""
-        is_settled = False
-        while not is_settled:
-            is_settled = True
+        is_quiet = False
+        while not is_quiet:
+            is_quiet = True
             for happenings in (self._try_waiting(), self._deliver_proposals()):
                 for text in happenings:
-                    is_settled = False
+                    is_quiet = False
                     yield text
 
     def _try_waiting(self) -> Texts:
@@ -340,7 +340,7 @@ class Stage:
             process = machine.process
             while process is not None and process.proposals.waiting:
                 proposal = process.proposals.waiting.pop(0)
-                wanted = ",".join(map(str, proposal.pending.wanted))
+                wanted = ",".join(map(str, proposal.pending.proposed))
                 yield f"{number} asks for ISR {wanted}"
                 answer = self._controller.alter(
                     AlterPartitionRequest(number, process.broker_epoch, (change_of(proposal),))

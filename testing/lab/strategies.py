@@ -14,7 +14,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.producers import AppendedBatch, ProducerStates
 from minibroker.broker.replication.follower import Follower
-from minibroker.broker.replication.partition import Change, Partition
+from minibroker.broker.replication.partition import Effects, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, LocalBroker, Progress
 from minibroker.protocol.constants import CACHED_BATCHES, NO_EPOCH, ErrorCode
@@ -166,7 +166,7 @@ class TimedPartition(Partition):
     __slots__ = ()
     leader_type = TimedLeader
 
-    def review(self, now: float) -> Change:
+    def review(self, now: float) -> Effects:
         """It is time."""
         role = self.role
         if isinstance(role, TimedLeader):

@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 
 from minibroker.broker.replication.purgatory import Parked, Purgatory, Watch
-from minibroker.broker.server.dispatch import Outcome, dispatch
+from minibroker.broker.server.dispatch import HandlerResult, dispatch
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import Turns, without_pause
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -111,7 +111,7 @@ class FaultyDispatch:
 
     def __call__(
         self, services: Services, envelope: RequestEnvelope, peer: str, now: float
-    ) -> Outcome:
+    ) -> HandlerResult:
         """Serve one request, or apply the first rule that matches it."""
         is_of_client = services.listener != self._listener
         received = ReceivedRequest(
@@ -151,7 +151,7 @@ class FaultyDispatch:
         now: float,
         received: ReceivedRequest,
         rule: RequestRule | None,
-    ) -> Outcome:
+    ) -> HandlerResult:
         if rule is not None and rule.action == "fail":
             if not expects_response(envelope):
                 raise HangUp("a test makes this request fail, which has no response")
@@ -172,7 +172,7 @@ class FaultyDispatch:
         """Return a parked request. It is served when its rule, or that of a request before it on
         the connection, is removed; the handler may then park it for reasons of its own."""
         watch, purgatory = Watch(), services.purgatory
-        served: list[Outcome] = []
+        served: list[HandlerResult] = []
         self._held[watch] = purgatory
         self._held_count[peer] += 1
 
@@ -290,7 +290,7 @@ def _error_name(code: int) -> str:
     return ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
 
 
-def _recorded(outcome: Outcome, received: ReceivedRequest) -> Outcome:
+def _recorded(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResult:
     """Return the outcome, which records the errors of its response once there is one."""
 
     def record(response: Any) -> Any:
@@ -317,7 +317,7 @@ def _recorded_turns(turns: Turns[Any], record: Callable[[Any], Any]) -> Turns[An
     return record((yield from turns))
 
 
-def _dropped(outcome: Outcome, received: ReceivedRequest) -> Outcome:
+def _dropped(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResult:
     """Return a parked request that closes the connection when its response is ready."""
     if outcome is None:
         return None

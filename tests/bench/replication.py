@@ -25,7 +25,7 @@ from minibroker.broker.log.outcomes import LogLocation
 from minibroker.broker.replication.fetch_plan import FetchLimits
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
-from minibroker.broker.replication.follower import LeaderAnswer, Outcome
+from minibroker.broker.replication.follower import FollowerOutcome, LeaderAnswer
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.replica_fetcher import ReplicaFetcher
 from minibroker.broker.replication.roles import LocalBroker
@@ -102,7 +102,9 @@ class Copy:
         self._fetcher.endpoint = Endpoint(host, int(port))
         self._fetcher.add(partition, partition.role)
 
-    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(
+        self, partition: Partition, answer: LeaderAnswer, now: float
+    ) -> FollowerOutcome:
         """Append without purgatory and flusher."""
         outcome = partition.follower().handle_answer(self.log, answer, partition.settings, 0)
         self._has_written.unpark_all()
@@ -110,7 +112,7 @@ class Copy:
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """The leader has all that is asked for."""
         raise AssertionError(f"the leader has {leader_range}, this log ends at {self.log.log_end}")
 

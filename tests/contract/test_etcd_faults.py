@@ -20,10 +20,10 @@ from minibroker.broker.metadata.store import (
     Delete,
     Entry,
     LeaseLost,
-    Outcome,
     Put,
     StoreError,
     StoreUnavailable,
+    TransactionOutcome,
 )
 from tests.contract.patiently import patiently
 from tests.support.etcd import EVERY_ETCD, running_etcd
@@ -120,9 +120,13 @@ async def test_an_answer_that_was_lost_on_one_way_is_found_out_on_another(fast, 
     store = open_etcd(proxy.url, etcd.url)
     await store.transact([], [Put("key", b"1")])
     proxy.hold(answers=True)
-    assert await store.transact([Compare("key", 1)], [Put("key", b"2")]) == Outcome(True, 2)
+    assert await store.transact([Compare("key", 1)], [Put("key", b"2")]) == TransactionOutcome(
+        True, 2
+    )
     assert (await other.get("")).entries == {"key": Entry(b"2", 2)}
-    assert await store.transact([Compare("key", 1)], [Put("key", b"3")]) == Outcome(False, 2)
+    assert await store.transact([Compare("key", 1)], [Put("key", b"3")]) == TransactionOutcome(
+        False, 2
+    )
     await store.close()
 
 
@@ -142,7 +146,7 @@ async def test_an_answer_that_was_lost_is_found_out(fast, store, other, proxy, n
     if how == "broken":
         proxy.break_all()
     proxy.heal()
-    assert await running.wait() == Outcome(True, 2)
+    assert await running.wait() == TransactionOutcome(True, 2)
     assert (await other.get("count")).entries["count"] == Entry(b"3", 3)
 
 

@@ -256,10 +256,10 @@ def promises(broker: SimulatedBroker, partition: Partition) -> bool:
 @contextmanager
 def recorded(proposals: set[Proposal], departures: list[Departure]) -> Iterator[None]:
     """Note each wish of a leader to have replicas leave an in-sync set, and what it knew then."""
-    usual, usual_record = Leader.shrink_isr, Replicas.record_follower
+    usual, usual_record = Leader.shrink_isr, Replicas.record_arrival
     heard_at: dict[tuple[int, int], float] = {}  # the last FETCH, by leader and follower
 
-    def record_follower(replicas: Replicas, node_id: int, now: float) -> None:
+    def record_arrival(replicas: Replicas, node_id: int, now: float) -> None:
         heard_at[replicas.broker_id, node_id] = now
         usual_record(replicas, node_id, now)
 
@@ -271,7 +271,7 @@ def recorded(proposals: set[Proposal], departures: list[Departure]) -> Iterator[
             return None
         broker = leader._local_broker
         needed = min(min_insync_replicas, len(leader.replicas))
-        for replica in set(pending.isr).difference(pending.wanted):
+        for replica in set(pending.isr).difference(pending.proposed):
             proposals.add(Proposal(leader.broker_id, leader.leader_epoch, replica))
             progress = leader.progress_of(replica)
             caught_up_at = NEVER if progress is None else progress.caught_up_at
@@ -279,14 +279,19 @@ def recorded(proposals: set[Proposal], departures: list[Departure]) -> Iterator[
             departures.append(
                 Departure(
                     *(leader.broker_id, replica, now - caught_up_at, broker.lag_s_max),
-                    *(now - heard, broker.follower_silence.timeout_s, len(pending.wanted), needed),
+                    *(
+                        now - heard,
+                        broker.follower_silence.timeout_s,
+                        len(pending.proposed),
+                        needed,
+                    ),
                 )
             )
         return pending
 
     with (
         patched(Leader, "shrink_isr", shrink_isr),
-        patched(Replicas, "record_follower", record_follower),
+        patched(Replicas, "record_arrival", record_arrival),
     ):
         yield
 

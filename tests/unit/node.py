@@ -252,12 +252,12 @@ class Node:
         self,
         *states: PartitionState,
         controller_epoch: int = 0,
-        is_full: bool = False,
+        completes_roles: bool = False,
         now: float = 0.0,
     ) -> tuple[PartitionObeyed, ...]:
         """A LEADER_AND_ISR of the controller, which is not refused."""
         request = LeaderAndIsrRequest(
-            1, controller_epoch, self.broker_epoch, states, is_full=is_full
+            1, controller_epoch, self.broker_epoch, states, completes_roles=completes_roles
         )
         response = self.replicas.take_roles(request, now)
         assert not response.error, response
@@ -304,7 +304,7 @@ class Node:
     ) -> None:
         """A follower, in this registration, fetched from an offset and was not refused."""
         fetch = FollowerFetch(replica_id, offset, 0, epoch)
-        self.replicas.record_follower(replica_id, now)
+        self.replicas.record_arrival(replica_id, now)
         self.replicas.record_fetch(self.partition(name), fetch, now)
 
 

@@ -52,7 +52,7 @@ class _DeleteRecords:
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = services.partition(name, asked.topic_id)
             if services.may_be_replaced(name, now):
-                services.check_followed(partition.leader(), now)
+                services.refuse_if_abandoned(partition.leader(), now)
             offset = services.replicas.delete_records(partition, asked.offset)
         except Refused as refused:
             code, message = refused.code, refused.message
@@ -99,7 +99,7 @@ class _DeleteRecords:
             return True
         low_watermark = role.low_watermark(partition.log.log_start)
         if low_watermark < item.offset:
-            if self._services.is_left(role, now):
+            if self._services.may_be_abandoned(role, now):
                 what = "its followers may have another leader"
                 self._fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
                 return True

@@ -70,8 +70,8 @@ class _Fetch:
         "_bytes_min",
         "_context",
         "_deadline",
-        "_is_lapsed",
-        "_is_outlived",
+        "_is_of_earlier_registration",
+        "_may_be_replaced",
         "_now",
         "_request",
         "_services",
@@ -86,8 +86,8 @@ class _Fetch:
         self._deadline = now + request.wait_ms_max / 1000
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
-        self._is_outlived = False
-        self._is_lapsed = not (self._is_follower or services.controller.may_decide_alone(now))
+        self._is_of_earlier_registration = False
+        self._may_be_replaced = not (self._is_follower or services.controller.may_decide_alone(now))
         self._now = now
 
     @property
@@ -111,15 +111,17 @@ class _Fetch:
         session, request = self._context.session, self._request
         if self._is_follower:
             live = self._services.image.brokers.get(request.replica_id)
-            self._is_outlived = live is not None and NO_EPOCH < request.broker_epoch < live.epoch
-        if session is not None and (self._is_outlived or self._is_lapsed):
+            self._is_of_earlier_registration = (
+                live is not None and NO_EPOCH < request.broker_epoch < live.epoch
+            )
+        if session is not None and (self._is_of_earlier_registration or self._may_be_replaced):
             session.wake_all()
-        if self._is_follower and not self._is_outlived:
-            self._services.replicas.record_follower(request.replica_id, now)
+        if self._is_follower and not self._is_of_earlier_registration:
+            self._services.replicas.record_arrival(request.replica_id, now)
             for wanted in self._context.wanted:
                 self._record_progress(wanted, now)
             if session is not None:
-                session.record_fetch(request.broker_epoch, now)
+                session.record_for_resting(request.broker_epoch, now)
 
     def _record_progress(self, wanted: Wanted, now: float) -> None:
         """Record one read of a follower, unless it is refused or diverges (FET-09)."""
@@ -197,10 +199,10 @@ class _Fetch:
         asked = wanted.request
         partition = self._services.partition(wanted.name, asked.topic_id)
         end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
-        if self._is_outlived:
+        if self._is_of_earlier_registration:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
-        if self._is_lapsed:
-            self._services.check_followed(partition.leader(), self._now)
+        if self._may_be_replaced:
+            self._services.refuse_if_abandoned(partition.leader(), self._now)
         divergence = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
         if divergence is None and asked.fetch_offset > log_end:

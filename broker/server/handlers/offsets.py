@@ -50,7 +50,7 @@ def _list_offset(
         leader = partition.leader(asked.leader_epoch)
         end = partition.readable_end(replica_id, asked.leader_epoch)
         if replica_id < 0 and services.may_be_replaced(name, now):
-            services.check_followed(leader, now)
+            services.refuse_if_abandoned(leader, now)
         log = partition.log
         if asked.timestamp == EARLIEST_TIMESTAMP:
             # A leader's log has an epoch, and the first one covers the log start.

@@ -77,7 +77,7 @@ class _Produce:
                 if self._acks != ACKS_ALL:
                     what = "the controller has not confirmed its roles since it registered again"
                     raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
-                self._services.check_followed(partition.leader(), now)
+                self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
@@ -150,7 +150,7 @@ class _Produce:
             self._answers[item.place] = self._failure(name, code, "its leader changed")
             return True
         if not self._counts(partition, item.end):
-            if self._services.is_left(role, now):
+            if self._services.may_be_abandoned(role, now):
                 what = "appended, but its followers may have another leader"
                 self._answers[item.place] = self._failure(
                     name, ErrorCode.NOT_LEADER_OR_FOLLOWER, what

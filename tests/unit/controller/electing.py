@@ -5,8 +5,8 @@ from minibroker.broker.controller.elections import LogTail, review
 from minibroker.broker.controller.plans import Change
 from minibroker.broker.controller.state import (
     Admission,
+    BrokerRegistration,
     PartitionRecord,
-    Registered,
     State,
     TopicRecord,
 )
@@ -19,7 +19,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
 def broker(node, epoch=10, run=1, process="p1", **said):
-    return Registered(node, epoch, Endpoint("h", node), f"d{node}", run, process, **said)
+    return BrokerRegistration(node, epoch, Endpoint("h", node), f"d{node}", run, process, **said)
 
 
 def returned(node, **said):

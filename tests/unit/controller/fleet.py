@@ -15,7 +15,7 @@ import trio
 
 from minibroker.broker.config import load
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.context import OrderHandlers, Registration
+from minibroker.broker.controller.context import OrderHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import PartitionRecord, State
 from minibroker.broker.groups.coordinator import Coordinator
@@ -133,7 +133,7 @@ class FakeBroker:
         )
         network = self._fleet.network.host(self.name)
         self.node = ControllerNode(self._config, self.store, network, order_handlers, self._rng)
-        said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
+        said = RegistrationFacts(Endpoint(self.name, PORT), self.directory_id, self.run)
         replicas: Any = self.replicas
         may_decide_alone = self.node.may_decide_alone
         services: Any = Services(
@@ -148,7 +148,7 @@ class FakeBroker:
         )
         await self._fleet.nursery.start(self._run, services, replace(said, **registration))
 
-    async def _run(self, services: Services, said: Registration, task_status: Any) -> None:
+    async def _run(self, services: Services, said: RegistrationFacts, task_status: Any) -> None:
         self.is_running = True
         has_started = False
         listener = await self._fleet.network.host(self.name).listen(Endpoint(self.name, PORT))

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.state import Admission, ClosedLog, Departure, Registered
+from minibroker.broker.controller.state import Admission, BrokerRegistration, ClosedLog, Departure
 from minibroker.broker.metadata.store import NO_LEASE, Entry, StoreError
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
-REGISTERED = Registered(
+REGISTERED = BrokerRegistration(
     node_id=3,
     epoch=7,
     endpoint=Endpoint("inner", 19092),

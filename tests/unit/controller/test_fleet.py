@@ -290,9 +290,9 @@ async def test_full_state_after_a_new_controller(autojump_clock):
         await fleet[1].kill()
         await fleet.settled()
         metadata, *rest = fleet[3].replicas.requests
-        assert (type(metadata), metadata.is_full) == (UpdateMetadataRequest, True)
+        assert (type(metadata), metadata.begins_image) == (UpdateMetadataRequest, True)
         roles = next(one for one in rest if isinstance(one, LeaderAndIsrRequest))
-        assert roles.is_full
+        assert roles.completes_roles
         assert len(roles.partitions) == 3
 
 
@@ -313,11 +313,11 @@ async def test_a_process_that_lost_its_session_is_told_what_it_missed(autojump_c
         named = {TopicPartition(one.topic, one.partition) for some in told for one in some}
         assert named == missed
         assert not any(
-            one.is_full
+            one.begins_image
             for one in fleet[3].replicas.requests
             if isinstance(one, UpdateMetadataRequest)
         )
-        assert fleet[3].replicas.requests[-1].is_full
+        assert fleet[3].replicas.requests[-1].completes_roles
 
 
 async def test_one_loss_is_one_transaction_and_told_once(autojump_clock):
@@ -353,14 +353,14 @@ async def test_nothing_is_told_after_a_refusal(autojump_clock):
                 return LeaderAndIsrResponse(ErrorCode.STALE_BROKER_EPOCH)
             return FakeReplicas.take_roles(replicas, request, now)
 
-        async def is_full():
-            return bool(orders) and orders[-1].is_full
+        async def are_roles_complete():
+            return bool(orders) and orders[-1].completes_roles
 
         replicas.take_roles = refuse_once
         await fleet[1].kill()
         await fleet[1].start()
-        await fleet.until(is_full, "all roles")
+        await fleet.until(are_roles_complete, "all roles")
         first, *again = orders
-        assert not first.is_full
-        assert [order.is_full for order in again] == [False] * (len(again) - 1) + [True]
+        assert not first.completes_roles
+        assert [order.completes_roles for order in again] == [False] * (len(again) - 1) + [True]
         assert sum(len(order.partitions) for order in again) == 20

@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats, Confirmation
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.protocol.types import Endpoint
 
 TIMEOUT_S = 2.0
@@ -11,7 +11,9 @@ INTERVAL_S = 0.25
 
 
 def registered(node, epoch=10, timeout_ms=2_000):
-    return Registered(node, epoch, Endpoint("h", node), "d", 1, "p", fence_timeout_ms=timeout_ms)
+    return BrokerRegistration(
+        node, epoch, Endpoint("h", node), "d", 1, "p", fence_timeout_ms=timeout_ms
+    )
 
 
 class Hearing:

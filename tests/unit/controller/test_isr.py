@@ -7,8 +7,8 @@ import pytest
 from minibroker.broker.controller.isr import plan_alterations
 from minibroker.broker.controller.state import (
     Admission,
+    BrokerRegistration,
     PartitionRecord,
-    Registered,
     State,
     TopicRecord,
 )
@@ -25,7 +25,9 @@ TOPIC_ID = b"i" * 16
 RECORD = PartitionRecord(0, 1, 5, 9, (1, 2), (1, 2, 3))
 STATE = State(
     topics={"t": TopicRecord(TOPIC_ID, "t", {}, (RECORD, replace(RECORD, number=1)))},
-    brokers={n: Registered(n, 10 * n, Endpoint("h", n), f"d{n}", 1, "p") for n in (1, 2, 3, 4)},
+    brokers={
+        n: BrokerRegistration(n, 10 * n, Endpoint("h", n), f"d{n}", 1, "p") for n in (1, 2, 3, 4)
+    },
     admissions={n: Admission(n, 10 * n, f"d{n}", 1, "p") for n in (1, 2, 3, 4)},
 )
 

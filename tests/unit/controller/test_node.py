@@ -9,11 +9,11 @@ import trio.testing
 
 from minibroker.broker.config import load
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.context import OrderHandlers, Registration
+from minibroker.broker.controller.context import OrderHandlers, RegistrationFacts
 from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Delete, Put, StoreError, StoreUnavailable
@@ -52,7 +52,7 @@ def lonely_node(store, **settings):
     )
 
 
-REGISTRATION = Registration(Endpoint("h", 1), "directory", 1)
+REGISTRATION = RegistrationFacts(Endpoint("h", 1), "directory", 1)
 
 
 async def test_a_restarted_broker_replaces_itself_at_once(autojump_clock):
@@ -132,7 +132,7 @@ async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
     assert node.broker_epoch == -1
     session = BrokerSession(SlowStore(), StoreRetry(1), 1.0, 0.25, Random(1))
     asked_at = trio.current_time()
-    await session.register(Registered(1, -1, Endpoint("h", 1), "d", 1, "p"))
+    await session.register(BrokerRegistration(1, -1, Endpoint("h", 1), "d", 1, "p"))
     assert session.is_current(asked_at + 0.99)
     assert not session.is_current(asked_at + 1.0)
 

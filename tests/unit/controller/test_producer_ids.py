@@ -17,7 +17,7 @@ from minibroker.broker.controller.producer_ids import (
 def test_without_a_block_there_is_no_id():
     """Before the first block there is no id, and the block is asked for once."""
     ids = ProducerIds()
-    assert ids.take() is None
+    assert ids.next_id() is None
     assert [ids.ask(), ids.ask()] == [True, False]
 
 
@@ -25,11 +25,11 @@ def test_the_next_block_is_asked_for_when_nine_tenths_are_used():
     """With 90 % of a block used the next is asked for, once, before the block runs out."""
     ids = ProducerIds()
     ids.add(range(1000))
-    asked = [(ids.take(), ids.ask()) for _ in range(1000)]
+    asked = [(ids.next_id(), ids.ask()) for _ in range(1000)]
     assert [producer_id for producer_id, is_asked in asked if is_asked] == [899]
-    assert ids.take() is None
+    assert ids.next_id() is None
     ids.add(range(1000, 2000))
-    assert ids.take() == 1000
+    assert ids.next_id() == 1000
     assert ids.ask() is False
 
 
@@ -44,7 +44,7 @@ def test_ids_grow_and_none_comes_twice(moves, gap):
             first += 1000 + gap
             is_asked = False
         for _ in range(130):
-            producer_id = ids.take()
+            producer_id = ids.next_id()
             if producer_id is not None:
                 taken.append(producer_id)
             is_asked = ids.ask() or is_asked

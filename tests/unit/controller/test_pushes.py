@@ -10,8 +10,8 @@ from minibroker.broker.controller.plans import Change
 from minibroker.broker.controller.pushes import Acknowledgement, Pushes, Refusal
 from minibroker.broker.controller.state import (
     Admission,
+    BrokerRegistration,
     PartitionRecord,
-    Registered,
     State,
     Tombstone,
     TopicRecord,
@@ -28,6 +28,7 @@ from minibroker.protocol.messages.control import (
     LeaderAndIsrResponse,
     PartitionObeyed,
     StopReplicaResponse,
+    UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
 from minibroker.protocol.rpc.codec import encode_request
@@ -38,7 +39,7 @@ OLD = Tombstone(b"o" * 16, "t", 2, (1, 3))
 
 
 def broker(node):
-    return Registered(node, 10 * node, Endpoint("h", node), "d", 1, "p")
+    return BrokerRegistration(node, 10 * node, Endpoint("h", node), "d", 1, "p")
 
 
 def topic_of(name, count, *, epoch=0, replicas=(1, 2), configs=None):
@@ -81,7 +82,7 @@ def tell(pushes, state, errors=()):
         stopped, refusals = stopped + told.stopped, refusals + told.refusals
         assert len(taken) < 1000
     assert not pushes.has_more
-    assert pushes.acknowledged == pushes.wanted
+    assert pushes.acknowledged == pushes.change_count
     return taken, Acknowledgement(stopped, refusals)
 
 
@@ -97,6 +98,13 @@ def kinds(taken):
     return [push.api_key for push in taken]
 
 
+def is_marked(request):
+    """Whether a full image begins with it, or the roles are complete with it."""
+    if isinstance(request, UpdateMetadataRequest):
+        return request.begins_image
+    return request.completes_roles
+
+
 def test_a_broker_is_told_everything_first():
     """A new registration gets the whole cluster and all its roles, both marked full (MET-01)."""
     state = state_of(
@@ -107,7 +115,7 @@ def test_a_broker_is_told_everything_first():
     (metadata, roles), _ = tell(pushes, state)
     request = metadata.request
     assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (1, 7, 20)
-    assert request.is_full
+    assert request.begins_image
     assert [(one.node_id, one.epoch) for one in request.brokers] == [(1, 10), (2, 20)]
     assert [(one.name, one.partition_count) for one in request.topics] == [
         ("t", 2),
@@ -116,7 +124,7 @@ def test_a_broker_is_told_everything_first():
     ]
     assert [(one.name, one.value) for one in request.topics[0].configs] == [("flush", "never")]
     assert len(request.partitions) == 4
-    assert roles.request.is_full
+    assert roles.request.completes_roles
     assert roles.request.partitions == request.partitions
     assert roles.request.brokers == request.brokers
 
@@ -124,7 +132,7 @@ def test_a_broker_is_told_everything_first():
 def test_a_broker_without_roles_is_told_so():
     """An empty full LEADER_AND_ISR is sent too: the broker waits for it to be ready."""
     taken, _ = tell(pushes_of(), state_of())
-    assert [(push.api_key, push.request.is_full) for push in taken] == [
+    assert [(push.api_key, is_marked(push.request)) for push in taken] == [
         (ApiKey.UPDATE_METADATA, True),
         (ApiKey.LEADER_AND_ISR, True),
     ]
@@ -141,10 +149,10 @@ def test_a_process_that_registers_anew_is_told_what_it_missed():
     pushes.renew(replace(broker(1), epoch=99))
     (metadata, roles), _ = tell(pushes, state)
     assert [push.request.broker_epoch for push in (metadata, roles)] == [99, 99]
-    assert not metadata.request.is_full
+    assert not metadata.request.begins_image
     assert [one.partition for one in metadata.request.partitions] == [0]
     assert [one.partition for one in roles.request.partitions] == [0]
-    assert roles.request.is_full
+    assert roles.request.completes_roles
 
 
 def test_what_was_under_way_is_told_to_the_next_registration():
@@ -176,7 +184,7 @@ def test_only_what_changed_is_told():
         taken, _ = tell(pushes, new)
         assert kinds(taken) == wanted
         for push in taken:
-            assert not push.request.is_full
+            assert not is_marked(push.request)
             assert [one.partition for one in push.request.partitions] == [1]
         assert taken[0].request.topics == ()
 
@@ -201,7 +209,7 @@ def test_what_changes_meanwhile_is_told_next():
     metadata = pushes.next(first)
     pushes.add(difference(first, second))
     pushes.handle_response(metadata, answer_of(metadata))
-    assert pushes.acknowledged < pushes.wanted
+    assert pushes.acknowledged < pushes.change_count
     taken, _ = tell(pushes, second)
     assert [push.request.partitions[0].leader_epoch for push in taken] == [1, 1]
     assert kinds(taken) == [ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA]
@@ -227,11 +235,11 @@ def test_what_was_acknowledged_is_not_told_again(is_answered, lost):
         elif is_answered:
             stale = type(answer_of(push))(ErrorCode.STALE_BROKER_EPOCH)
             assert pushes.handle_response(push, stale) is None
-            assert pushes.acknowledged < pushes.wanted
+            assert pushes.acknowledged < pushes.change_count
         else:
             pushes.fail()
-            assert pushes.acknowledged < pushes.wanted
-    assert pushes.acknowledged == pushes.wanted
+            assert pushes.acknowledged < pushes.change_count
+    assert pushes.acknowledged == pushes.change_count
     assert len(named) == len(set(named)) == 2 * 270 + 2
 
 
@@ -241,7 +249,7 @@ def test_a_stream_of_changes_holds_nothing_up():
     state = state_of(topic_of("t", 10, epoch=1))
     pushes = told(state)
     pushes.add(Change(partitions=(TopicPartition("t", 0),)))
-    mark = pushes.wanted
+    mark = pushes.change_count
     taken = []
     for number in range(1, 10):
         push = pushes.next(state)
@@ -251,7 +259,7 @@ def test_a_stream_of_changes_holds_nothing_up():
         if pushes.acknowledged >= mark:
             break
     assert taken == [ApiKey.UPDATE_METADATA, ApiKey.LEADER_AND_ISR]
-    assert pushes.acknowledged < pushes.wanted
+    assert pushes.acknowledged < pushes.change_count
     tell(pushes, state)
 
 
@@ -366,7 +374,7 @@ def test_a_large_push_comes_in_parts():
     ):
         parts = [push.request for push in taken if push.api_key == api_key]
         assert len(parts) > 2
-        assert [part.is_full for part in parts] == [first, *[False] * (len(parts) - 2), last]
+        assert [is_marked(part) for part in parts] == [first, *[False] * (len(parts) - 2), last]
         assert sum(len(part.partitions) for part in parts) == 4_500
 
 
@@ -377,7 +385,7 @@ def test_new_partitions_come_last_and_in_small_parts():
     parts = [push.request for push in taken[1:]]
     assert [len(part.partitions) for part in parts] == [80, 23, 4, 3]
     assert {one.topic for one in (*parts[0].partitions, *parts[1].partitions[:20])} == {"old"}
-    assert [part.is_full for part in parts] == [False, False, False, True]
+    assert [part.completes_roles for part in parts] == [False, False, False, True]
 
 
 def test_a_partition_that_changed_before_it_was_told_is_still_new():
@@ -443,7 +451,7 @@ def check_random(seed):
         if rng.random() < 0.1:
             pushes.renew(replace(pushes.broker, epoch=pushes.broker.epoch + 1))
         is_done = is_ending and not pushes.has_more
-    assert pushes.acknowledged == pushes.wanted, seed
+    assert pushes.acknowledged == pushes.change_count, seed
     names = {name for name, _ in state.partitions()}
     assert {name: image[name] for name in names} == dict(state.partitions()), seed
     assert {name: roles[name] for name in names} == dict(state.partitions()), seed

@@ -10,7 +10,7 @@ from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.placement import place
 from minibroker.broker.controller.requests import is_refused, refuse
-from minibroker.broker.controller.state import Admission, PartitionRecord, Registered, State
+from minibroker.broker.controller.state import Admission, BrokerRegistration, PartitionRecord, State
 from minibroker.broker.controller.topics import (
     admit,
     plan_alter,
@@ -45,7 +45,9 @@ CONFIG = Config()
 def state_with(*nodes, leaving=(), down=()):
     """Live brokers, of which some are about to stop, and brokers that were live once."""
     return State(
-        brokers={node: Registered(node, 1, Endpoint("h", node), "d", 1, "p") for node in nodes},
+        brokers={
+            node: BrokerRegistration(node, 1, Endpoint("h", node), "d", 1, "p") for node in nodes
+        },
         admissions={
             node: Admission(node, 1, "d", 1, "p", node in leaving) for node in (*nodes, *down)
         },

@@ -343,15 +343,15 @@ async def test_an_image_in_parts_costs_no_offsets(autojump_clock: trio.testing.M
     }
     async with keeping(keeper):
         await keeper.commit(9)
-        keeper.update(topics=(topics[OFFSETS_TOPIC],), is_full=True)
+        keeper.update(topics=(topics[OFFSETS_TOPIC],), begins_image=True)
         keeper.apply(state_of_offsets(epochs=(1, 1)))
         await turn()
         keeper.update(topics=(topics["t"],), partitions=(state_of(), state_of_offsets()))
-        keeper.apply(state_of_offsets(epochs=(1, 1)), is_full=True)
+        keeper.apply(state_of_offsets(epochs=(1, 1)), completes_roles=True)
         await turn()
         assert keeper.fetch().offset == 9
-        keeper.update(topics=(topics[OFFSETS_TOPIC],), is_full=True)
+        keeper.update(topics=(topics[OFFSETS_TOPIC],), begins_image=True)
         keeper.update(partitions=(state_of_offsets(),))
-        keeper.apply(state_of_offsets(epochs=(1, 1)), is_full=True)
+        keeper.apply(state_of_offsets(epochs=(1, 1)), completes_roles=True)
         await turn()
         assert keeper.fetch().offset == -1

@@ -84,7 +84,7 @@ def test_listed_partitions_are_replaced_others_kept() -> None:
 def test_a_part_of_a_full_image_takes_nothing_away() -> None:
     """What it does not name may come with the next part; `without` takes away what did not."""
     before = image_of(topic(), state(), topic("u", OTHER_ID), state(name="u", topic_id=OTHER_ID))
-    change = merged(before, update(topics=(topic(),), partitions=(state(),), is_full=True))
+    change = merged(before, update(topics=(topic(),), partitions=(state(),), begins_image=True))
     assert change.removed == ()
     assert change.image.topics == before.topics
     assert list(without(change.image, ["u"]).topics) == ["t"]
@@ -118,8 +118,8 @@ def test_a_partition_is_never_set_back() -> None:
     """An update that was under way on a broken connection cannot undo a newer one, be it full."""
     image = image_of(topic(), state(0, 2, epochs=(3, 4)))
     late = (state(0, 1, epochs=(3, 3)),)
-    for is_full in (False, True):
-        told = update(topics=(topic(),), partitions=late, is_full=is_full)
+    for begins_image in (False, True):
+        told = update(topics=(topic(),), partitions=late, begins_image=begins_image)
         assert partition(merged(image, told).image).leader == 2
 
 

@@ -58,10 +58,10 @@ def test_what_it_holds_counts_once_it_was_told(node: Node) -> None:
     broker keeps what it knew, and stays ready."""
     untold = "no controller has told it yet what it leads and follows"
     assert reasons(Node(is_ready=False)) == [untold]
-    node.update(topics=(), partitions=(), is_full=True)
+    node.update(topics=(), partitions=(), begins_image=True)
     assert reasons(node) == []
     node.lead(state_of(epochs=(1, 1), **BOTH))
-    node.apply(is_full=True)
+    node.apply(completes_roles=True)
     assert reasons(node) == []
 
 

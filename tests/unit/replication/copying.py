@@ -13,7 +13,7 @@ import trio
 from minibroker.broker.config import NOTHING, Config, load
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection
 from minibroker.broker.replication.fetch_task import connect_by_task
-from minibroker.broker.replication.follower import LeaderAnswer, Outcome
+from minibroker.broker.replication.follower import FollowerOutcome, LeaderAnswer
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.roles import LocalBroker
@@ -66,7 +66,9 @@ class Broker:
 
         return counted
 
-    def apply_answer(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+    def apply_answer(
+        self, partition: Partition, answer: LeaderAnswer, now: float
+    ) -> FollowerOutcome:
         """As `Replicas` does."""
         before = partition.log.log_end
         outcome = partition.follower().handle_answer(partition.log, answer, partition.settings, NOW)
@@ -79,7 +81,7 @@ class Broker:
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
-    ) -> Outcome:
+    ) -> FollowerOutcome:
         """As `Replicas` does."""
         before = partition.log.log_end
         outcome = partition.follower().handle_range(

@@ -8,9 +8,9 @@ from minibroker.broker.config import load
 from minibroker.broker.replication.fetch_plan import (
     NEWS_MAX,
     Assignment,
-    Backoff,
     FetchLimits,
     FetchPlan,
+    RetryDelay,
 )
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import LocalBroker
@@ -334,7 +334,7 @@ def test_an_answer_counts_once_and_only_while_nothing_happened():
 
 def test_a_back_off_doubles_and_starts_again():
     """20 ms to the limit; after a success 20 ms again (FOL-12)."""
-    backoff = Backoff(0.1)
+    backoff = RetryDelay(0.1)
     waits = []
     for _ in range(5):
         backoff.fail(1.0)
@@ -344,6 +344,6 @@ def test_a_back_off_doubles_and_starts_again():
     assert backoff.due == -math.inf
     backoff.fail(1.0)
     assert backoff.due == pytest.approx(1.02)
-    short = Backoff(0.005)
+    short = RetryDelay(0.005)
     short.fail(1.0)
     assert short.due == pytest.approx(1.005)

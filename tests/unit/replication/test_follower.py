@@ -7,7 +7,7 @@ import pytest
 from minibroker.broker.config import TopicConfig, load
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import check_batches
-from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next, Outcome
+from minibroker.broker.replication.follower import Follower, FollowerOutcome, LeaderAnswer, Next
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.fetch import PartitionFetched
@@ -35,7 +35,7 @@ def answer(bench: Bench, records: bytes = b"", **fields) -> LeaderAnswer:
     return LeaderAnswer(bench.log.log_end, fetched, batches)
 
 
-def take(bench: Bench, role: Follower, records: bytes = b"", **fields) -> Outcome:
+def take(bench: Bench, role: Follower, records: bytes = b"", **fields) -> FollowerOutcome:
     """Apply an answer to what is asked for now."""
     return role.handle_answer(bench.log, answer(bench, records, **fields), STRICT, NOW)
 
@@ -49,7 +49,7 @@ def written(*spans: tuple[int, int]) -> Bench:
     return bench
 
 
-def diverge(bench: Bench, role: Follower, epoch: int, end: int, settings=STRICT) -> Outcome:
+def diverge(bench: Bench, role: Follower, epoch: int, end: int, settings=STRICT) -> FollowerOutcome:
     """The leader says that its largest epoch up to ours is this, and where it ended."""
     told = answer(bench, diverging_epoch=epoch, diverging_end=end)
     return role.handle_answer(bench.log, told, settings, NOW)
@@ -59,7 +59,7 @@ def test_the_leaders_bytes_are_appended():
     """Offsets, epochs and producers as they are, and the epochs are known then (FOL-01)."""
     bench = Bench()
     records = stored(0, 2, epoch=3, producer=(5, 0, 0)) + stored(2, epoch=4, producer=(5, 0, 2))
-    assert take(bench, following(bench), records) == Outcome(Next.FETCH, size=len(records))
+    assert take(bench, following(bench), records) == FollowerOutcome(Next.FETCH, size=len(records))
     (part,) = bench.log.read(0, 1 << 20, bench.log.log_end)
     assert part.read() == records
     assert bench.log.epochs.entries == ((3, 0), (4, 2))
@@ -130,7 +130,7 @@ def test_extra_records_of_an_old_epoch_are_cut():
     """By the epoch's end at the leader, whatever the own high watermark below it (FOL-05)."""
     bench = written((0, 5))
     role = following(bench, high_watermark=2)
-    assert diverge(bench, role, 0, 3) == Outcome(Next.FETCH)
+    assert diverge(bench, role, 0, 3) == FollowerOutcome(Next.FETCH)
     assert (bench.log.log_end, role.last_fetched_epoch(bench.log), role.high_watermark) == (3, 0, 2)
 
 
@@ -209,7 +209,7 @@ def test_of_a_diverging_answer_only_the_divergence_counts():
     outcome = take(
         bench, role, stored(5), high_watermark=3, log_start=2, diverging_epoch=0, diverging_end=4
     )
-    assert outcome == Outcome(Next.FETCH)
+    assert outcome == FollowerOutcome(Next.FETCH)
     assert (bench.log.log_end, bench.log.log_start, role.high_watermark) == (4, 0, 1)
 
 
@@ -275,7 +275,7 @@ def test_a_leader_that_starts_behind_our_end():
     """All is dropped, and begins again at its start with nothing to compare (FOL-13, A12)."""
     bench = written((0, 1))
     role = following(bench, high_watermark=1)
-    assert role.handle_range(bench.log, (2, 9), STRICT, NOW) == Outcome(Next.FETCH)
+    assert role.handle_range(bench.log, (2, 9), STRICT, NOW) == FollowerOutcome(Next.FETCH)
     assert (bench.log.log_start, bench.log.log_end, role.high_watermark) == (2, 2, 2)
     assert role.last_fetched_epoch(bench.log) == -1
     bench.reopen_killed(log_start=2)
@@ -309,7 +309,9 @@ def test_a_full_disk_backs_off_and_goes_on():
     assert take(bench, role, first + second).next is Next.BACK_OFF
     assert bench.log.log_end == 1
     bench.files.space_bytes = 1 << 40
-    assert take(bench, role, second, high_watermark=2) == Outcome(Next.FETCH, size=len(second))
+    assert take(bench, role, second, high_watermark=2) == FollowerOutcome(
+        Next.FETCH, size=len(second)
+    )
     assert role.high_watermark == 2
 
 
@@ -331,7 +333,7 @@ def test_a_follower_starts_inside_a_batch_of_the_leader(spans):
     assert role.handle_range(bench.log, (12, 20), STRICT, NOW).next is Next.FETCH
     records = stored(10, 5, epoch=3) + stored(15, 5, epoch=3)
     told = {"log_start": 12, "high_watermark": 20}
-    assert take(bench, role, records, **told) == Outcome(Next.FETCH, size=len(records))
+    assert take(bench, role, records, **told) == FollowerOutcome(Next.FETCH, size=len(records))
     log = bench.log
     assert (log.log_start, log.log_end, role.high_watermark) == (12, 20, 20)
     assert bench.offsets() == [10, 15]
@@ -369,7 +371,7 @@ def test_a_log_start_at_the_end_is_taken_over():
     """Everything was deleted: the log is empty, and its segments go with the next retention."""
     bench = written((3, 4))
     role = following(bench)
-    assert take(bench, role, log_start=4, high_watermark=4) == Outcome(Next.FETCH)
+    assert take(bench, role, log_start=4, high_watermark=4) == FollowerOutcome(Next.FETCH)
     assert (bench.log.log_start, bench.log.log_end, role.high_watermark) == (4, 4, 4)
     bench.log.apply_retention(role.high_watermark, NOW)
     assert bench.bases() == [4]

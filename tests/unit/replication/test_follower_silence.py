@@ -22,7 +22,7 @@ def test_a_follower_is_silent_after_the_time_out() -> None:
     one = silence()
     assert not one.has_silent(12.0)
     assert one.has_silent(12.1)
-    one.record_fetch(2, 11.0)
+    one.record_arrival(2, 11.0)
     assert not one.is_silent(2, 0.0, 13.0)
     assert one.is_silent(2, 0.0, 13.1)
     assert one.is_silent(3, 0.0, 12.1)
@@ -55,7 +55,7 @@ def test_time_in_which_this_broker_did_not_run_counts_for_nobody() -> None:
 def test_a_pause_lets_nobody_have_been_heard_in_the_future() -> None:
     """Who was heard before its end has a whole time-out."""
     one = silence()
-    one.record_fetch(2, 14.9)
+    one.record_arrival(2, 14.9)
     one.tick(15.0)
     assert one.is_silent(2, 0.0, 17.1)
 
@@ -63,7 +63,7 @@ def test_a_pause_lets_nobody_have_been_heard_in_the_future() -> None:
 def test_who_follows_no_more_is_forgotten() -> None:
     """But not who was heard or expected while the review went on."""
     one = silence()
-    one.record_fetch(3, 12.5)
+    one.record_arrival(3, 12.5)
     one.keep((), 12.0)
     assert not one.has_silent(14.5)
     one.keep((), 13.0)

@@ -70,7 +70,7 @@ async def ask_for_nothing(node: Node, lasts_s: float) -> None:
     """Broker 2 keeps its fetches coming."""
     until = trio.current_time() + lasts_s
     while trio.current_time() < until:
-        node.replicas.record_follower(2, trio.current_time())
+        node.replicas.record_arrival(2, trio.current_time())
         await trio.sleep(0.5)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.replication.partition import NO_CHANGE
+from minibroker.broker.replication.partition import NO_EFFECTS
 from minibroker.broker.replication.roles import Committed, IsrProposal
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
@@ -52,7 +52,7 @@ def test_a_fetch_at_the_end_asks_for_growth() -> None:
     """A3: the proposal names the state it is about, and the registrations that were seen."""
     proposal = growing(leading())
     assert proposal[:5] == ("t", 0, b"i" * 16, 4, 7)
-    assert proposal.pending.wanted == (1, 2)
+    assert proposal.pending.proposed == (1, 2)
     assert proposal.broker_epochs == (-1, 1)
 
 
@@ -118,7 +118,7 @@ def test_what_was_not_applied_may_be_asked_again(error: ErrorCode) -> None:
     node = leading()
     assert resolve(node, growing(node), altered(error))
     assert node.leader().isr_state == Committed((1,))
-    assert growing(node).pending.wanted == (1, 2)
+    assert growing(node).pending.proposed == (1, 2)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_CONTROLLER])
@@ -180,7 +180,7 @@ def test_time_alone_frees_the_high_watermark() -> None:
     resolve(node, proposal_of(node), altered(ErrorCode.INELIGIBLE_REPLICA))
     node.append(2, now=1.0)
     assert node.partition().high_watermark == 1
-    node.replicas.record_follower(2, 31.0)
+    node.replicas.record_arrival(2, 31.0)
     without_pause(node.replicas.review_isrs(29.0))
     assert node.partition().high_watermark == 1
     without_pause(node.replicas.review_isrs(31.0))
@@ -191,7 +191,7 @@ def test_nothing_changes_for_who_is_no_leader() -> None:
     """PAR-18: a review of a follower is nothing, and a follower's fetch of it is refused."""
     node = leading()
     node.apply(state_of(epochs=(5, 8), leader=2, isr=(2,), replicas=(1, 2)))
-    assert node.partition().review(1e9) is NO_CHANGE
+    assert node.partition().review(1e9) is NO_EFFECTS
     with pytest.raises(Refused):
         node.followed(2, 0)
 

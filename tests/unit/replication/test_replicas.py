@@ -217,7 +217,7 @@ def test_a_full_order_sets_unknown_logs_aside() -> None:
     node.apply(state_of(), state_of(OTHER))
     node.manager.close({})
     again = Node(node.files)
-    again.apply(state_of(epochs=(1, 1)), is_full=True)
+    again.apply(state_of(epochs=(1, 1)), completes_roles=True)
     names = again.files.list(ROOT)
     assert "t-0" in names
     assert "t-1" not in names
@@ -234,7 +234,7 @@ def test_a_full_order_may_come_in_parts() -> None:
     node.manager.close({})
     again = Node(node.files)
     again.apply(state_of(), state_of(OTHER, topic_id=b"j" * 16))
-    again.apply(is_full=True)
+    again.apply(completes_roles=True)
     assert again.manager.logs.keys() == {T0, OTHER}
     assert again.partition(OTHER).log.log_end == 0
     names = [name for name in again.files.list(ROOT) if name.endswith("-stray")]
@@ -351,9 +351,9 @@ def test_ready_is_who_knows_all() -> None:
     """A broker is ready once it was told all its roles and the whole cluster."""
     node = Node(is_ready=False)
     node.apply(state_of())
-    node.update(is_full=True)
+    node.update(begins_image=True)
     assert not node.replicas.is_ready
-    node.apply(is_full=True)
+    node.apply(completes_roles=True)
     assert node.replicas.is_ready
     assert node.replicas.ready.is_set()
 
@@ -364,14 +364,14 @@ def test_a_full_image_leaves_no_ghosts_behind_its_last_part() -> None:
     other = state_of(TopicPartition("u", 0), topic_id=b"u" * 16)
     node.lead(state_of())
     node.lead(other)
-    node.update(is_full=True)
+    node.update(begins_image=True)
     node.know(state_of())
     assert set(node.services.image.topics) == {"t", "u"}
-    node.apply(state_of(), is_full=True)
+    node.apply(state_of(), completes_roles=True)
     assert set(node.services.image.topics) == {"t"}
     assert node.removed_topics == ["u"]
-    node.update(is_full=True)
-    node.apply(state_of(), is_full=True)
+    node.update(begins_image=True)
+    node.apply(state_of(), completes_roles=True)
     assert not node.services.image.topics
 
 
@@ -406,9 +406,9 @@ def test_a_role_of_an_earlier_registration_is_not_present() -> None:
 def test_roles_of_an_earlier_registration_stand_when_the_controller_says_so() -> None:
     """All but those that it has refused: of these the controller believes something else."""
     node = Node()
-    node.apply(state_of(epochs=(5, 0)), state_of(OTHER), is_full=True)
+    node.apply(state_of(epochs=(5, 0)), state_of(OTHER), completes_roles=True)
     node.apply(state_of(epochs=(4, 0)))
     node.broker_epoch += 1
-    node.apply(is_full=True)
+    node.apply(completes_roles=True)
     assert node.replicas.is_role_present(OTHER)
     assert not node.replicas.is_role_present(T0)

@@ -253,7 +253,7 @@ def test_nobody_is_behind_an_empty_log() -> None:
     assert leader.shrink_isr(0, 1, 1e9) is None
     pending = leader.shrink_isr(1, 1, 1.0 + LAG_S)
     assert pending is not None
-    assert pending.wanted == (1,)
+    assert pending.proposed == (1,)
 
 
 def test_the_lag_time_is_inclusive() -> None:
@@ -263,7 +263,7 @@ def test_the_lag_time_is_inclusive() -> None:
     assert leader.shrink_isr(6, 1, 1.0 + LAG_S) is None
     pending = leader.shrink_isr(6, 1, 1.001 + LAG_S)
     assert pending is not None
-    assert pending.wanted == (1,)
+    assert pending.proposed == (1,)
 
 
 def test_who_fetches_but_never_catches_up_is_out() -> None:
@@ -274,7 +274,7 @@ def test_who_fetches_but_never_catches_up_is_out() -> None:
         fetched(leader, 2, second, 100 + 50 * second, now=float(second))
     pending = leader.shrink_isr(1_000, 1, 11.0)
     assert pending is not None
-    assert pending.wanted == (1,)
+    assert pending.proposed == (1,)
 
 
 # -- the in-sync set
@@ -291,7 +291,7 @@ def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_term() -> N
     fetched(leader, 2, 9, 9)
     pending = leader.grow_isr(2)
     assert pending is not None
-    assert pending.wanted == (1, 2)
+    assert pending.proposed == (1, 2)
 
 
 @pytest.mark.parametrize("reason", ["dead", "shutting down", "fenced", "older", "newer"])
@@ -316,7 +316,7 @@ def test_only_who_lives_and_stays_may_join(reason: str) -> None:
 
 def heard(world: World, leader: Leader, replica: int, offset: int, end: int, now: float) -> None:
     """A FETCH of a follower arrived, and was granted."""
-    world.silence.record_fetch(replica, now)
+    world.silence.record_arrival(replica, now)
     fetched(leader, replica, offset, end, now=now)
 
 
@@ -328,13 +328,13 @@ def test_who_is_silent_is_out_before_the_lag_time() -> None:
     for follower in (2, 3):
         heard(world, leader, follower, 5, 5, now=1.0)
     assert leader.shrink_isr(6, 2, 1.0 + SILENCE_S) is None
-    world.silence.record_fetch(3, 2.0)
+    world.silence.record_arrival(3, 2.0)
     assert leader.shrink_isr(5, 2, 1.1 + SILENCE_S) is None
     heard(world, leader, 2, 4, 6, now=1.5)
     assert leader.shrink_isr(6, 2, 1.4 + SILENCE_S) is None
     pending = leader.shrink_isr(6, 2, 1.6 + SILENCE_S)
     assert pending is not None
-    assert pending.wanted == (1, 3)
+    assert pending.proposed == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_the_silent_stay_if_too_few_would(
     for follower in (2, 3):
         heard(world, leader, follower, 5, 5, now=1.0)
     pending = leader.shrink_isr(6, min_insync_replicas, 1.1 + SILENCE_S)
-    assert (pending and pending.wanted) == staying
+    assert (pending and pending.proposed) == staying
 
 
 def test_who_lags_leaves_though_the_silent_stay() -> None:
@@ -363,7 +363,7 @@ def test_who_lags_leaves_though_the_silent_stay() -> None:
         heard(world, leader, 3, 4, 6, now=at)
     pending = leader.shrink_isr(6, 3, LAG_S + SILENCE_S + 0.1)
     assert pending is not None
-    assert pending.wanted == (1, 2)
+    assert pending.proposed == (1, 2)
 
 
 def test_who_is_silent_has_a_time_out_in_each_term() -> None:

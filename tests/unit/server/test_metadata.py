@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.controller.context import Job, OrderHandlers, Registration
+from minibroker.broker.controller.context import Job, OrderHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.properties import PROPERTIES
@@ -77,7 +77,7 @@ async def controlled(**settings: str) -> AsyncIterator[Node]:
     node = Node(is_ready=False, **settings)
     controller = with_controller(node)
     async with trio.open_nursery() as nursery:
-        registration = Registration(Endpoint("broker-1", 9092), "d" * 32, 1)
+        registration = RegistrationFacts(Endpoint("broker-1", 9092), "d" * 32, 1)
         await nursery.start(controller.run, registration)
         await node.replicas.ready.wait()
         yield node

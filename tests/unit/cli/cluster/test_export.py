@@ -13,10 +13,10 @@ from minibroker.broker.clock import boot_id, boottime_s
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.state import (
     Admission,
+    BrokerRegistration,
     ClosedLog,
     Departure,
     PartitionRecord,
-    Registered,
     Tombstone,
     TopicRecord,
 )
@@ -43,7 +43,7 @@ async def write(path: Path) -> SqliteStore:
     """A store with a topic, a deleted one, a controller and two live brokers, one admitted."""
     store = await SqliteStore.open(path, BootClock(boot_id(), boottime_s), in_worker)
     lease = (await store.grant(TTL_S)).id
-    brokers = [Registered(n, 0, Endpoint("here", 7000 + n), "d", 1, "p") for n in (2, 1)]
+    brokers = [BrokerRegistration(n, 0, Endpoint("here", 7000 + n), "d", 1, "p") for n in (2, 1)]
     writes = [
         entries.cluster_id_put("cluster"),
         entries.topic_put(TOPIC),

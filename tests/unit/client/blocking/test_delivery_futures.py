@@ -46,10 +46,10 @@ def test_what_is_dropped_is_sent_without_a_watcher(
     with Producer(address) as producer:
         producer.send_and_wait("dropped", b"")  # the topic is known
         watched: list[bytes | None] = []
-        take = producer.queue._take_watched
+        take = producer.queue._send_watched
         monkeypatch.setattr(
             producer.queue,
-            "_take_watched",
+            "_send_watched",
             lambda future: (watched.append(future.value), take(future)),
         )
         kept = []

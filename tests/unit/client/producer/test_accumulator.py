@@ -62,7 +62,7 @@ class Machine:
         self.accumulator.handle_answer(batch, answer, now)
 
     def errors(self) -> list[Exception | None]:
-        return [completed.error for completed in self.accumulator.take_completed()]
+        return [completed.error for completed in self.accumulator.pop_completed()]
 
 
 def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
@@ -213,7 +213,7 @@ def test_a_duplicate_counts_as_delivered() -> None:
     machine = Machine()
     machine.send()
     machine.handle_answer(machine.drain()[0], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-    (completed,) = machine.accumulator.take_completed()
+    (completed,) = machine.accumulator.pop_completed()
     assert (completed.base_offset, completed.error) == (-1, None)
 
 
@@ -415,7 +415,7 @@ def test_a_settled_batch_goes_without_the_collector():
     machine.send()
     (batch,) = machine.drain()
     machine.handle_answer(batch)
-    machine.accumulator.take_completed()
+    machine.accumulator.pop_completed()
     queue = batch.queue
     del batch
     left = [each for each in gc.get_objects() if isinstance(each, Batch) and each.queue is queue]

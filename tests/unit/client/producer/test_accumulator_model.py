@@ -211,7 +211,7 @@ class Run:
         self._take_settled()
 
     def _take_settled(self) -> None:
-        for completed in self.accumulator.take_completed():
+        for completed in self.accumulator.pop_completed():
             batch = completed.batch
             partition = batch.queue.topic_partition.partition
             values = [r.value for r in decode_records(batch.data, read_header(batch.data))]
