@@ -34,9 +34,9 @@ class ReadinessFacts:
     `broker_epoch` is that of its registration, -1 before the first. `is_session_current`: the
     registration is sure to stand. `is_standing`: no controller can have fenced the broker.
     `is_told`: a controller has sent it all roles and the whole image. `image` is that of the
-    cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot be created for lack
-    of disk space. `silent_leaders` have answered no fetch of this broker for as long as a replica
-    may lag.
+    cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot be created
+    for lack of disk space. `silent_leaders` have answered no fetch of this broker for as long as a
+    replica may lag.
     """
 
     broker_id: int
