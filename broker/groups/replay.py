@@ -35,7 +35,7 @@ def read_chunk(log: Log, offset: int, end_offset: int) -> Chunk:
     for position, header in iterate_headers(data):
         is_next = header.base_offset <= next_offset < header.next_offset
         if not is_next or (position and header.base_offset != next_offset):
-            what = f"a batch of offset {header.base_offset} where offset {next_offset} must follow"
+            what = f"base offset {header.base_offset} instead of {next_offset}"
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, what)
         batch = data[position : position + header.size]
         if not has_valid_crc(batch, header):

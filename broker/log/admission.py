@@ -83,7 +83,7 @@ def check_batches(records: memoryview) -> CheckedBatches:
             raise _corrupt(f"format {header.magic}, last offset delta {header.last_offset_delta}")
         next_offset = headers[-1][1].next_offset if headers else max(0, header.base_offset)
         if header.base_offset != next_offset or header.next_offset > INT64_MAX:
-            raise _corrupt(f"offset {header.base_offset} where {next_offset} must follow")
+            raise _corrupt(f"base offset {header.base_offset} instead of {next_offset}")
         if header.leader_epoch < epoch:
             raise _corrupt(f"leader epoch {header.leader_epoch} after {epoch}")
         if not has_valid_crc(records[position : position + header.size], header):
@@ -108,11 +108,9 @@ def check_continuation(batches: CheckedBatches, log_end: int, newest_epoch: int)
     if batches.headers:
         first = batches.headers[0][1]
         if first.base_offset < log_end:
-            raise UnexpectedOffset(
-                f"a batch of offset {first.base_offset} where {log_end} must follow"
-            )
+            raise UnexpectedOffset(f"base offset {first.base_offset} instead of {log_end}")
         if first.base_offset > log_end:
-            raise _corrupt(f"offset {first.base_offset} where {log_end} must follow")
+            raise _corrupt(f"base offset {first.base_offset} instead of {log_end}")
         if first.leader_epoch < newest_epoch:
             raise _corrupt(f"leader epoch {first.leader_epoch} after {newest_epoch}")
 

@@ -36,7 +36,7 @@ def find_run(
     """
     found = segment.find(offset)
     if found is None:
-        raise BadBytes(offset, segment.size, "it is not there")
+        raise BadBytes(offset, segment.size, "the segment does not hold it")
     start, first = found
     if first.last_offset >= end_offset:
         if not is_intact(segment.file, start, first):

@@ -24,7 +24,7 @@ from minibroker.protocol.types import TopicPartition
 
 NAMED_MAX: Final = 5  # replicas in one reason
 
-NO_ROOM: Final = "there is no room for its log yet"
+NO_ROOM: Final = "there is no disk space for its log yet"
 
 
 @dataclass(frozen=True, slots=True)

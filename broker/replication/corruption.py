@@ -48,7 +48,7 @@ def _sound_end(log: Log, records: memoryview, offset: int) -> tuple[int, str]:
         for position, header in iterate_headers(records):
             check_batches(records[position : position + header.size])
             if header.base_offset > end or (position and header.base_offset < end):
-                return end, f"offset {header.base_offset} where {end} must follow"
+                return end, f"base offset {header.base_offset} instead of {end}"
             epoch = log.epochs.epoch_at(header.base_offset, header.leader_epoch)
             if header.leader_epoch != epoch:
                 return end, f"leader epoch {header.leader_epoch}, and {epoch} wrote them"

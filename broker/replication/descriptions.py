@@ -84,7 +84,7 @@ def describe_uncreated(state: PartitionState) -> ReplicaDescription:
         state.topic_id,
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
-        reason="there is no room for its log yet",
+        reason="there is no disk space for its log yet",
     )
 
 

@@ -261,7 +261,7 @@ class Partition:
         leader = self.leader()
         end = leader.high_watermark
         if end < leader.epoch_start and not 0 <= offset <= end:
-            what = "how much is committed is not known yet"
+            what = "the new leader does not know the high watermark yet"
             raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, what)
         if offset == NO_OFFSET:
             offset = end

@@ -76,7 +76,7 @@ class ConnectedClients:
                 logger.info(
                     "first connection of %s %s, by the %s wire",
                     kind.software,
-                    kind.version or "of no version",
+                    kind.version or "of unknown version",
                     kind.wire,
                 )
         counted.connections += 1

@@ -121,7 +121,7 @@ class Acceptor:
                 if error.errno not in EXHAUSTED:
                     raise
                 if not is_paused:
-                    logger.error("cannot take connections for now: %s", error)
+                    logger.error("cannot accept connections at present: %s", error)
                     is_paused = True
                 await trio.sleep(ACCEPT_PAUSE_S)
 
@@ -148,4 +148,4 @@ class Acceptor:
             oldest = trio.current_time() - idle_s
             for session in list(self._sessions):
                 if session.last_active <= oldest:
-                    session.hang_up(f"it was silent for {idle_s:g} s", logging.INFO)
+                    session.hang_up(f"it sent no request for {idle_s:g} s", logging.INFO)

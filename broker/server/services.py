@@ -87,10 +87,10 @@ class Services:
     def partition(self, name: TopicPartition, topic_id: bytes = b"") -> Partition:
         """Return this broker's replica of a partition of the topic with this id (b"": not checked).
 
-        Raises `Refused`: KAFKA_STORAGE_ERROR if there is no room for it yet, NOT_LEADER_OR_FOLLOWER
-        if it is on other brokers, UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and
-        INCONSISTENT_TOPIC_ID if the name belongs to another topic: a leader hint about that one
-        would mislead the client.
+        Raises `Refused`: KAFKA_STORAGE_ERROR if there is no disk space for it yet,
+        NOT_LEADER_OR_FOLLOWER if it is on other brokers, UNKNOWN_TOPIC_OR_PARTITION if it does not
+        exist, and INCONSISTENT_TOPIC_ID if the name belongs to another topic: a leader hint about
+        that one would mislead the client.
         """
         partition = self.replicas.get(name)
         if partition is not None:
@@ -98,7 +98,9 @@ class Services:
                 raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
             return partition
         if self.replicas.is_uncreated(name):
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for {name} yet")
+            raise Refused(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"there is no disk space for the log of {name} yet"
+            )
         if not self.replicas.is_ready:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no roles yet")
         if self.image.partition(name) is None:
@@ -135,7 +137,10 @@ class Services:
         """Raise `Refused` if none of a leader's in-sync followers has fetched for a session and a
         follower's longest wait: another broker may then have been elected."""
         if leader.is_abandoned(now, self._patience_s):
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
+            raise Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "another broker may lead this partition: ask for metadata",
+            )
 
     def may_be_abandoned(self, leader: Leader, now: float) -> bool:
         """Whether this leader may have been replaced, and its followers have stopped fetching."""

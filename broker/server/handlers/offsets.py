@@ -75,7 +75,9 @@ def _list_offset(
 
 def _require_known_end(leader: Leader, end: int) -> None:
     if end < leader.epoch_start:
-        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "how much is committed is not known yet")
+        raise Refused(
+            ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know the high watermark yet"
+        )
 
 
 def offsets_for_leader_epoch(

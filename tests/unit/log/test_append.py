@@ -116,7 +116,7 @@ def test_a_follower_takes_no_gaps():
     bench = Bench()
     bench.follow(stored(0, 3))
     for batches in ([stored(4)], [stored(3), stored(5)]):
-        with pytest.raises(InvalidBatch, match=r"where [34] must follow"):
+        with pytest.raises(InvalidBatch, match=r"instead of [34]"):
             bench.follow(*batches)
     assert bench.offsets() == [0]
 

@@ -59,7 +59,7 @@ def test_a_new_kind_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         connect(clients, "kafka")
     assert caplog.messages == [
         "first connection of kio 1, by the kafka wire",
-        "first connection of kio of no version, by the kafka wire",
+        "first connection of kio of unknown version, by the kafka wire",
     ]
 
 

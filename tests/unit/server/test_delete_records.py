@@ -210,7 +210,7 @@ def test_who_has_deleted_records_joins_the_in_sync_set() -> None:
     assert node.isr_proposals.next_batch_nowait() == []
     fetched(node, 3, 10, 6)
     (proposal,) = node.isr_proposals.next_batch_nowait()
-    assert proposal.pending.wanted == (1, 2, 3)
+    assert proposal.pending.proposed == (1, 2, 3)
 
 
 def test_a_crash_brings_nothing_back() -> None:

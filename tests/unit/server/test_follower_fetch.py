@@ -107,7 +107,7 @@ def test_a_follower_at_the_end_asks_its_way_into_the_isr() -> None:
     assert node.isr_proposals.statistics() == 0
     ask(node, want(1), replica_id=2, broker_epoch=1)
     (proposal,) = node.isr_proposals.next_batch_nowait()
-    assert proposal.pending.wanted == (1, 2)
+    assert proposal.pending.proposed == (1, 2)
     assert proposal.broker_epochs == (-1, 1)
 
 

@@ -119,7 +119,7 @@ def test_who_rests_outside_the_isr_asks_to_join() -> None:
     node.apply(state_of(NAMES[1], epochs=(0, 1), isr=(1,), replicas=(1, 2)))
     ask(node, replica_id=2, session_id=session_id, session_epoch=2, broker_epoch=1)
     (proposal,) = node.isr_proposals.next_batch_nowait()
-    assert (proposal.partition, proposal.pending.wanted) == (1, (1, 2))
+    assert (proposal.partition, proposal.pending.proposed) == (1, (1, 2))
 
 
 def test_who_registered_anew_rests_no_more() -> None:
@@ -343,7 +343,7 @@ def test_who_is_taken_out_of_the_isr_asks_to_join_again() -> None:
     assert node.replicas.resolve(proposal, altered, 100.0)
     ask(node, now=101.0, session_epoch=4, **session)
     (proposal,) = node.isr_proposals.next_batch_nowait()
-    assert proposal.pending.wanted == (1, 2)
+    assert proposal.pending.proposed == (1, 2)
 
 
 # -- what is left of it

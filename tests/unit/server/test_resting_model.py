@@ -355,7 +355,7 @@ class Story:
             side.proposals = sorted(wanted, key=operator.attrgetter("partition"))
         for pair in zip(*(side.proposals for side in self.sides), strict=True):
             first, second = pair
-            assert first.pending.wanted == second.pending.wanted
+            assert first.pending.proposed == second.pending.proposed
             assert first._replace(pending=None) == second._replace(pending=None)
             name = TopicPartition(first.topic, first.partition)
             state = self.states[name]
@@ -366,9 +366,9 @@ class Story:
             elif not error:
                 epochs = (epochs[0], epochs[1] + 1)
                 self.states[name] = replace(
-                    state, isr=first.pending.wanted, partition_epoch=epochs[1]
+                    state, isr=first.pending.proposed, partition_epoch=epochs[1]
                 )
-            altered = PartitionAltered(*name, error, 1, *epochs, first.pending.wanted)
+            altered = PartitionAltered(*name, error, 1, *epochs, first.pending.proposed)
             for side, proposal in zip(self.sides, pair, strict=True):
                 side.node.replicas.resolve(proposal, altered, self.now)
 
