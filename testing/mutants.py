@@ -332,7 +332,7 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
         "put-fenced-followers-out": Rule(elections, "isr_of_leader", _without_fenced),
         "elect-out-of-sync": Rule(elections, "heard_heirs", _whoever_is_heard),
         "stand-at-once": Rule(Backoff, "draw_pause_s", _at_once),
-        "ignore-fetches": Rule(FollowerSilence, "record_fetch", _not_at_all),
+        "ignore-fetches": Rule(FollowerSilence, "record_arrival", _not_at_all),
         "leave-too-few": Rule(Leader, "may_leave_silent", _whoever_stays),
     }
 )

@@ -94,19 +94,22 @@ class RecordSender(Generic[F, K, V]):
         raw = self._serializers.serialize(timestamp_ms, key, value, headers)
         record = check_record(topic, raw)
         size = self._producer.check_size(topic, record)
-        future.topic = topic
+        future.topic, future.partition = topic, partition
         future.timestamp_ms, future.key, future.value, future.headers = record
-        future.partition = partition
         if on_delivery is None:
             self._send_any(future, size)
         else:
-            future.add_callback(partial(future.tell, on_delivery))
-            try:
-                self._send_any(future, size)
-            except BaseException:
-                queue.watched.discard(future)
-                raise
+            self._send_with_callback(future, size, on_delivery)
         return future
+
+    def _send_with_callback(self, future: F, size: int, on_delivery: OnRecordDelivery) -> None:
+        """Take a record whose delivery the callback is told of, whoever drops the future."""
+        future.add_callback(partial(future.tell, on_delivery))
+        try:
+            self._send_any(future, size)
+        except BaseException:
+            self.queue.watched.discard(future)
+            raise
 
     def _send_any(self, future: F, size: int) -> None:
         """Take a record that may need several slots."""
