@@ -1,8 +1,8 @@
-"""The replicas of new partitions: chosen by the controller, or as a request assigns them.
+"""The replicas of new partitions, which the controller chooses or a request assigns.
 
-A new partition is led by its first active replica, and all its active replicas are in sync
-(CTL-01). It is not created where acks=all would be refused at once: as many replicas as
-`min.insync.replicas` asks for are active.
+The first active replica leads a new partition, and all active replicas are in sync (CTL-01). The
+controller creates a partition only if at least `min.insync.replicas` of its replicas are active;
+otherwise every produce request with acks=all would be refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from minibroker.protocol.messages.topics import DEFAULT_COUNT, NewTopic
 
 
 class Brokers(NamedTuple):
-    """The brokers of a cluster in order: those that may lead, and the other ones that are known."""
+    """The known brokers of a cluster, in order: those that may lead, and the others."""
 
     active: tuple[int, ...]
     down: tuple[int, ...]
 
 
 def brokers_of(state: State) -> Brokers:
-    """Who may hold a replica."""
+    """Return the brokers that may hold a replica."""
     known = sorted(state.admissions)
     return Brokers(
         tuple(node for node in known if state.is_active(node)),
@@ -32,7 +32,7 @@ def brokers_of(state: State) -> Brokers:
 
 
 def check_factor(brokers: Brokers, factor: int, min_insync_replicas: int) -> None:
-    """Whether there are enough brokers, and enough active ones. Raises `Refused`."""
+    """Check that there are enough brokers, and enough active ones. Raises `Refused`."""
     active, down = len(brokers.active), len(brokers.down)
     if not 1 <= factor <= active + down:
         named = f"{active} live broker{'' if active == 1 else 's'}"
@@ -52,7 +52,8 @@ def check_factor(brokers: Brokers, factor: int, min_insync_replicas: int) -> Non
 def place_partitions(
     brokers: Brokers, count: int, factor: int, start: int, first: int = 0
 ) -> tuple[PartitionRecord, ...]:
-    """`count` partitions from number `first` on; the first of them begins at broker `start`."""
+    """Return `count` partitions from number `first` on, the first one's replicas from broker
+    `start` on."""
     active = frozenset(brokers.active)
     return tuple(
         _new_partition(number, replicas, active)
@@ -69,7 +70,7 @@ def assign_partitions(
     factor: int | None = None,
     first: int = 0,
 ) -> tuple[PartitionRecord, ...]:
-    """Partitions from number `first` on, held by these brokers.
+    """Return partitions from number `first` on, with replicas on the assigned brokers.
 
     All have `factor` replicas, or as many as the first one. Raises `Refused`
     (INVALID_REPLICA_ASSIGNMENT).
@@ -95,7 +96,7 @@ def assign_partitions(
 
 
 def in_order(wanted: NewTopic) -> list[Sequence[int]]:
-    """The brokers that a request assigns to each partition of a topic, by number. Raises
+    """Return the brokers that a request assigns to each partition of a topic, by number. Raises
     `Refused`: INVALID_REQUEST if counts are given too, else INVALID_REPLICA_ASSIGNMENT."""
     if (wanted.partition_count, wanted.replication_factor) != (DEFAULT_COUNT, DEFAULT_COUNT):
         what = "with assignments, the partition count and the replication factor are -1"

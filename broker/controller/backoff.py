@@ -1,7 +1,7 @@
-"""The pause before a broker tries again what it just failed at: longer each time, and random.
+"""The random pause before a broker tries again; each failure makes it longer.
 
-A broker waits in this way before it stands for election again after it resigned because it heard
-too few brokers, and before it registers again after it lost one session soon after another.
+A broker pauses before it becomes a candidate again after it resigned as controller because too few
+brokers answered it, and before it registers again after it lost two sessions in a short time.
 
 The first attempt has no pause. Each failure doubles the pause, up to eight times the first. A
 pause is drawn from half of its length up, so that brokers that fail together do not come back

@@ -1,9 +1,10 @@
-"""Which brokers count as known: UNREGISTER_BROKER, as a plan.
+"""UNREGISTER_BROKER as a plan: the cluster forgets a broker.
 
-A broker is known from its first admission on, and stays so when it goes: new topics get replicas on
-it where the live brokers are too few. One that will not come back is forgotten by an operator. That
-is refused while it lives, or while a partition has a replica there. Deleted topics no longer wait
-for it. Should it come back it is admitted like a new broker, and sets aside what it holds.
+The cluster knows a broker from its first admission on, also while it is down: a new topic gets
+replicas on it if there are too few live brokers. An operator unregisters a broker that will not
+come back. The controller refuses that while the broker is live, or while a partition has a replica
+there. Afterwards no deleted topic waits for the broker. If it comes back, the controller admits it
+like a new broker, and it sets its old logs aside.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ TOPICS_NAMED: Final = 5  # in the text of a refusal
 def plan_unregister(
     state: State, request: UnregisterBrokerRequest
 ) -> Plan[UnregisterBrokerResponse]:
-    """Forget a broker, unless it lives or holds a replica."""
+    """Plan to forget a broker, unless it is live or holds a replica."""
     node_id = request.broker_id
     code, reason = _refusal(state, node_id)
     if code != ErrorCode.NONE:
@@ -60,7 +61,7 @@ def _refusal(state: State, node_id: int) -> tuple[ErrorCode, str]:
 
 
 def _without(state: State, node_id: int) -> Iterator[Tombstone]:
-    """The tombstones that other brokers are waited for."""
+    """Yield the tombstones that still wait for other brokers, without this one."""
     for tombstone in state.tombstones.values():
         holders = tuple(node for node in tombstone.holders if node != node_id)
         if holders:

@@ -1,9 +1,9 @@
-"""The cluster's id: who starts first makes it, and data directories are marked with it.
+"""The cluster's id, which the first broker makes when it starts, and which marks data directories.
 
-It is drawn, or the one that the settings of that broker name (`cluster.id`).
+The id is the `cluster.id` of that broker's settings, or else random.
 
-It stands in the metadata store from before any broker is registered, and never changes: a broker
-that is started with the data of another cluster finds another id, and stops.
+It is in the metadata store before any broker is registered, and never changes. A broker that is
+started with the data directory of another cluster finds a different id, and stops.
 """
 
 from base64 import urlsafe_b64encode
@@ -14,7 +14,8 @@ from minibroker.broker.metadata.store import ABSENT, Compare, MetadataStore, Sto
 
 
 async def ensure_cluster_id(store: MetadataStore, rng: Random, wanted: str | None = None) -> str:
-    """The cluster's id, made at the first start. Raises `StoreError` if it is not the `wanted`."""
+    """Return the cluster's id; make it at the first start. Raises `StoreError` if the cluster has
+    another one than `wanted`."""
     while True:
         found = (await store.get(entries.CLUSTER_ID)).entries
         cluster_id = entries.read_cluster_id(found)

@@ -1,6 +1,6 @@
-"""What the controller is given and gives: the broker it lives in, registrations, and jobs.
+"""The controller's surroundings: the calls of its own broker, registration facts, and jobs.
 
-Everything here is a plain value or a plain call; nothing waits but who waits for a job.
+Everything here is a plain value or a plain call; only `Job.wait` waits.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -39,9 +39,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class OrderHandlers:
-    """What takes a controller's orders in its own broker; `now` is in seconds of trio's clock.
+    """The methods by which a controller's own broker obeys it; `now` is in s of trio's clock.
 
-    `notify(job)` wakes who waits for the job in the purgatory.
+    `notify(job)` wakes the request that waits for the job in the purgatory.
     """
 
     take_roles: Callable[[LeaderAndIsrRequest, float], LeaderAndIsrResponse]
@@ -54,10 +54,10 @@ class OrderHandlers:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What a controller works with, all of it made elsewhere.
+    """What a controller works with; its caller makes all of it.
 
-    `probe` probes the broker that the controller lives in; `is_session_current` says whether that
-    broker's lease in the metadata store is sure to stand. `now` is in seconds of trio's clock.
+    `probe` probes the controller's own broker. `is_session_current` says whether that broker's
+    lease in the metadata store has surely not ended. `now` is in seconds of trio's clock.
     """
 
     config: Config
@@ -72,12 +72,13 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationFacts:
-    """What a broker says of itself when it starts, and each time that it registers.
+    """What a broker says about itself each time that it registers.
 
-    `endpoint` is where other brokers reach it, `listeners` where clients do. `directory_id` names
-    its data directory and `run` counts the directory's starts. `tail_safe`: the last run ended
-    cleanly, or the machine has not stopped since. `was_synced`: the last run acknowledged nothing
-    that was not on disk (`flush=always`). `damaged` tells which logs are damaged now.
+    `endpoint` is where other brokers reach it, `listeners` are where clients reach it.
+    `directory_id` names its data directory and `run` counts the starts with it. `tail_safe`: the
+    last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
+    acknowledged nothing that was not on disk (`flush=always`). `damaged` returns the logs that are
+    damaged now.
     """
 
     endpoint: Endpoint
@@ -89,7 +90,7 @@ class RegistrationFacts:
     listeners: tuple[NamedEndpoint, ...] = ()
 
     def as_of_now(self, node_id: int, process: str, fence_timeout_ms: int) -> BrokerRegistration:
-        """The entry to be; its epoch is not known yet."""
+        """Return the entry to write; the store gives it its epoch."""
         return BrokerRegistration(
             node_id,
             NO_EPOCH,
@@ -119,13 +120,13 @@ class Job(Generic[Result]):
         self._done = trio.Event()
 
     def finish(self, result: Result) -> None:
-        """Called once, by who did the job."""
+        """Set the result; the controller calls it once."""
         assert self.result is None
         self.result = result
         self._done.set()
 
     async def wait(self) -> Result:
-        """The result, once it is there."""
+        """Wait for the result, and return it."""
         await self._done.wait()
         assert self.result is not None
         return self.result

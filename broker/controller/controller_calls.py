@@ -1,11 +1,11 @@
-"""How a broker asks the controller, wherever that is: here, at another broker, or nowhere just now.
+"""A broker's calls of the controller, which is here, at another broker, or not elected yet.
 
-A request goes to the active controller; one that waits for a controller which was replaced is
-cancelled and made again. `forward` is for those who cannot wait.
+A request goes to the active controller. If that is replaced while a request waits for it, the
+request is cancelled and sent to the next one. `forward` is for callers that cannot wait.
 
 A controller that was killed counts as active until its lease ends. ALTER_CONFIGS waits for the next
 one: no connection was made, so nothing was done. CREATE_TOPICS fails at once, because METADATA
-sends it: its client may need to know new leaders of other topics.
+sends it and its client may need the new leaders of other topics.
 """
 
 from collections import deque
@@ -30,16 +30,16 @@ CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
 
 
 class Forwarded(NamedTuple):
-    """How a request is passed on: its error where no controller has answered, and whether it waits
-    while the controller cannot be connected to."""
+    """How a request is forwarded: its error if no controller answers, and whether it waits while no
+    connection to the controller can be made."""
 
     api_key: ApiKey
     failure: ErrorCode
     waits: bool
 
 
-# A client that asked for topics asks again who leads them; one that has settings changed does not
-# know whether they are.
+# A client that creates topics asks for their leaders again; one that changes settings does not know
+# whether they were changed.
 FORWARDED: Final[Mapping[type, Forwarded]] = {
     CreateTopicsRequest: Forwarded(ApiKey.CREATE_TOPICS, ErrorCode.LEADER_NOT_AVAILABLE, False),
     AlterConfigsRequest: Forwarded(ApiKey.ALTER_CONFIGS, ErrorCode.REQUEST_TIMED_OUT, True),
@@ -48,18 +48,18 @@ NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
 
 
 class NoController(OSError):
-    """No controller answered in time. Whether one did what was asked is not known."""
+    """No controller answered in time. One may have done what was asked."""
 
 
 class NotConnected(OSError):
-    """No connection to the controller could be made, so it was not asked."""
+    """No connection to the controller could be made, so nothing was sent."""
 
 
 class ControllerCalls:
-    """See the head of this module. `run` is its one task.
+    """See the head of this module. `run` is its only task.
 
-    `active` is who is controller, as far as is known; `brokers` are the registered ones;
-    `controller` is the one that runs here, if one does.
+    `active` is the controller that this broker knows of; `brokers` are the registered brokers;
+    `controller` is the one that runs in this broker, if any.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -74,7 +74,7 @@ class ControllerCalls:
         self._forwarding = trio.Event()
 
     def set_active(self, active: ActiveController | None) -> None:
-        """Who was replaced, and perhaps only stopped, is not waited for any more."""
+        """Set the active controller. Calls that wait for the one before are cancelled."""
         if active != self.active:
             for call in self._calls:
                 call.cancel()
@@ -82,17 +82,17 @@ class ControllerCalls:
         self._wake()
 
     def set_brokers(self, brokers: Mapping[int, BrokerRegistration]) -> None:
-        """Who is registered."""
+        """Set the registered brokers."""
         self.brokers = brokers
         self._wake()
 
     def set_controller(self, controller: Controller | None) -> None:
-        """The controller that runs here."""
+        """Set the controller that runs in this broker; None if it does not run any more."""
         self.controller = controller
         self._wake()
 
     def submit(self, request: Request) -> Job[Any]:
-        """Hand a request to the controller, if that is here; else it is refused at once."""
+        """Hand a request to the controller if it runs here; otherwise refuse it at once."""
         if self.controller is not None:
             return self.controller.submit(request)
         job = Job[Any](request)
@@ -100,10 +100,10 @@ class ControllerCalls:
         return job
 
     async def call(self, api_key: ApiKey, request: Request, *, waits: bool = False) -> Any:
-        """The answer of whoever is controller. With `waits`, one that cannot be connected to is
-        tried again, until there is another one.
+        """Return the active controller's answer. With `waits`, repeat the call while no connection
+        to the controller can be made.
 
-        Raises `OSError` where none answered in time, or the connection to it was lost: it may
+        Raises `OSError` if no controller answered in time, or the connection to it was lost: it may
         have done what was asked.
         """
         with trio.move_on_after(CALL_S_MAX):
@@ -121,7 +121,7 @@ class ControllerCalls:
         raise NoController("no controller answered in time" + (trouble and f" ({trouble})"))
 
     def forward(self, request: CreateTopicsRequest | AlterConfigsRequest) -> Job[Any]:
-        """`call` in the background; its failure is an error for each topic (`FORWARDED`)."""
+        """Call in the background; a failure becomes an error for each topic (`FORWARDED`)."""
         if self.controller is not None:
             return self.controller.submit(request)
         job = Job[Any](request)
@@ -147,7 +147,7 @@ class ControllerCalls:
         self._context.order_handlers.notify(job)
 
     async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
-        """One attempt; None if there is no controller, or it was not what was asked.
+        """Make one attempt; None if no controller was known, or another broker was asked.
 
         Raises `OSError`, which is `NotConnected` if the request was not sent.
         """

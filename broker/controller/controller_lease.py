@@ -1,21 +1,22 @@
 """A broker's standing with the controller, as a lease: until when no controller can have fenced it.
 
 The broker answers each probe with a *stamp*, its own clock at that moment. The controller confirms
-stamps of answers that it has received. A confirmed stamp is good for the fence time-out from the
-moment when it was *made*: the controller, which counts from receipt, fences later than that. Never
-count from the receipt of a confirmation: it may have been under way for any time.
+the stamps of answers that it has received. A confirmed stamp is good for the fence time-out from
+the moment when it was *made*: the controller counts from the receipt of the answer and so fences
+later. Never count from the receipt of a confirmation, which may have been under way for any time.
 
-Which controller has confirmed makes no difference. One confirms only while its own lease in the
-store is current, so its successor is elected after all that it has confirmed, and gives every
-registered broker a whole time-out from there. So the death of a controller ends nobody's standing
-before its successor can confirm: the time-out is a session and some heartbeats.
+Any controller's confirmation counts. A controller confirms only while its own lease in the store is
+current. So its successor is elected after its last confirmation, and gives every registered broker
+a whole time-out from there. The time-out is a session and some heartbeats: a standing outlasts the
+death of a controller until its successor can confirm it.
 
-Where no controller that fences is elected, as the store said when it was asked at some moment,
-nobody can be fenced before a time-out from that moment (`on_vacancy`).
+If the store, asked at some moment, names no controller that fences, then no broker can be fenced
+before a time-out from that moment has passed (`on_vacancy`).
 
-A standing that lapsed returns only once the controller says that all roles were told again since
-(`told_lapse`): in the gap others may have been elected. A new registration begins with a standing,
-for its roles are told anew in any case (`Replicas.is_role_present`).
+A standing that has lapsed returns only when the controller says that it has sent all roles again
+since then (`told_lapse`): other leaders may have been elected meanwhile. A new registration begins
+with a standing, because the controller sends its roles again in any case
+(`Replicas.is_role_present`).
 """
 
 import math
@@ -40,11 +41,11 @@ class ControllerLease:
 
     @property
     def lapse(self) -> int:
-        """The number of the present lapse; NO_LAPSE while it stands, as far as was looked."""
+        """The number of the present lapse; NO_LAPSE while the standing held at the last look."""
         return self._lapses if self._is_lapsed else NO_LAPSE
 
     def begin(self, asked_at: float) -> None:
-        """A registration that was asked for at this time counts."""
+        """Begin the standing of a registration that the broker asked for at this time."""
         self._until = asked_at + self.timeout_s
         self._is_lapsed = False
 
@@ -54,7 +55,7 @@ class ControllerLease:
         return not self._is_lapsed
 
     def on_probe(self, request: ProbeRequest, broker_epoch: int, now: float) -> ProbeResponse:
-        """Take what a controller confirms, and answer with a new stamp."""
+        """Record what a controller confirms, and answer with a new stamp."""
         if request.controller_epoch < self._controller_epoch:
             return ProbeResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
         if broker_epoch == NO_EPOCH or request.broker_epoch != broker_epoch:
@@ -67,11 +68,11 @@ class ControllerLease:
         return ProbeResponse(0, self._newest_stamp, self.lapse)
 
     def good_until(self, stamp: int, _now: float) -> float:
-        """How long a stamp is good that is confirmed now: it counts from when it was made."""
+        """Until when a stamp is good that is confirmed now: counted from when it was made."""
         return stamp / STAMPS_PER_S + self.timeout_s
 
     def on_vacancy(self, asked_at: float, now: float) -> None:
-        """The store was asked at this time, and no controller that fences was elected."""
+        """Handle that the store, asked at this time, named no controller that fences."""
         self._look(now)
         if not self._is_lapsed:
             self._until = max(self._until, asked_at + self.timeout_s)
@@ -82,11 +83,12 @@ class ControllerLease:
             self._until = max(self._until, until)
 
     def may_stand(self, told_lapse: int) -> bool:
-        """Whether all roles that count have been told, given since which lapse they were."""
+        """Whether the controller has sent all roles since the last lapse; it sent them after
+        `told_lapse`."""
         return not self._is_lapsed or told_lapse == self._lapses
 
     def _look(self, now: float) -> None:
-        """Note that the standing ended, if nobody did before."""
+        """Record the end of the standing, once."""
         if not self._is_lapsed and now >= self._until:
             self._is_lapsed = True
             self._lapses += 1

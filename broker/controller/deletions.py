@@ -1,7 +1,7 @@
-"""Deleted topics: which brokers hold nothing of them any more, and whose tombstones can go.
+"""Deleted topics: which brokers have deleted their replicas, and which tombstones can be removed.
 
-A tombstone stays until every broker that held a replica has deleted it (CTL-15). A broker says it
-anew in each registration, and an operator may have it forgotten.
+A tombstone stays until every broker that held a replica has deleted it (CTL-15). Each broker says
+so in each of its registrations. An operator may unregister a broker that does not come back.
 """
 
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from minibroker.broker.controller.state import Tombstone
 
 
 class Deletions:
-    """See the head of this module. `done` are the ids of topics whose tombstones can go."""
+    """See the head of this module. `done` are the ids of topics whose tombstones can be removed."""
 
     def __init__(self) -> None:
         self.done: dict[bytes, None] = {}
         self._stopped: dict[bytes, set[int]] = {}
 
     def record(self, node_id: int, topic_id: bytes, tombstones: Mapping[bytes, Tombstone]) -> None:
-        """A broker holds nothing of a deleted topic any more."""
+        """Record that a broker holds no replica of a deleted topic any more."""
         if topic_id in tombstones and topic_id not in self.done:
             self._stopped.setdefault(topic_id, set()).add(node_id)
             self._review(topic_id, tombstones)
 
     def review(self, tombstones: Mapping[bytes, Tombstone]) -> None:
-        """The tombstones have changed: fewer brokers may be waited for."""
+        """Handle a change of the tombstones: some may wait for fewer brokers than before."""
         for topic_id in list(self._stopped):
             self._review(topic_id, tombstones)
 
@@ -36,6 +36,6 @@ class Deletions:
             self.done[topic_id] = None
 
     def pop_done(self) -> dict[bytes, None]:
-        """Those that are `done`, for the only time."""
+        """Return the topics that are `done`, and forget them."""
         done, self.done = self.done, {}
         return done

@@ -1,8 +1,8 @@
-"""ALTER_PARTITION: whether a leader may have the ISR that it asks for (A6, CTL-08, CTL-09).
+"""ALTER_PARTITION: whether a leader gets the ISR that it proposes (A6, CTL-08, CTL-09).
 
-The checks stand in the order of A6. That the partition is so already is found before the version is
-compared, so that a repeated request ends in success. Several requests are judged one after another
-and written in one transaction.
+The checks have the order of A6. Whether the partition has this ISR already is checked before the
+version is compared, so that a repeated request succeeds. Several requests are checked one after
+another and written in one transaction.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from minibroker.protocol.types import TopicPartition
 def plan_alterations(
     state: State, requests: Sequence[AlterPartitionRequest]
 ) -> Turns[Plan[tuple[AlterPartitionResponse, ...]]]:
-    """One answer for each request, in their order."""
+    """Plan the changes; the answer has one response for each request, in their order."""
     draft = Draft(state)
     answers = []
     for request in requests:
@@ -34,7 +34,7 @@ def plan_alterations(
 
 
 def would_shrink(state: State, request: AlterPartitionRequest) -> bool:
-    """Whether a leader asks for a smaller in-sync set of some partition."""
+    """Whether a request proposes a smaller in-sync set for some partition."""
     return any(
         (record := state.partition(TopicPartition(wanted.topic, wanted.partition))) is not None
         and len(wanted.isr) < len(record.isr)
@@ -81,10 +81,10 @@ def _alter_partition(draft: Draft, sender: int, wanted: PartitionChange) -> Part
 def _refusal(
     state: State, record: PartitionRecord, sender: int, wanted: PartitionChange
 ) -> ErrorCode | None:
-    """Why it is not done; NONE if it was done before, None if it may be."""
+    """Return why a change is refused; NONE if it was made before, None if it may be made."""
     isr = [member.node_id for member in wanted.isr]
     if wanted.leader_epoch > record.leader_epoch or wanted.partition_epoch > record.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # of the two it is this controller that is behind
+        return ErrorCode.NOT_CONTROLLER  # the leader knows a newer state than this controller
     if wanted.leader_epoch < record.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if sender != record.leader:

@@ -1,14 +1,13 @@
-"""Which leaders to replace while they live: preferred leader election (CTL-10), as plans.
+"""Moves of leaderships away from live leaders: preferred leader election (CTL-10), as plans.
 
 The preferred leader of a partition is its first replica. It is elected only if it is active and in
-the ISR, and only after the leader has handed over (`handovers.py`): each `Move` names the leader
-and the epoch that it was decided for, and is not carried out where they are not true any more.
+the ISR, and only after the leader has handed over (`handovers.py`). Each `Move` names the leader
+and the leader epoch at the decision; the controller drops it if they have changed.
 
-By itself the controller looks once in each `leader.imbalance.check.interval.seconds`, and moves
-leaderships to brokers of whose preferred partitions others lead more than
-`leader.imbalance.per.broker.percentage`. It waits until the brokers have been the same for a whole
-interval: a broker that has just been admitted is still copying, and while brokers are restarted one
-by one the next one stops soon.
+The controller looks by itself every `leader.imbalance.check.interval.seconds`. It moves leaderships
+to a broker if other brokers lead more than `leader.imbalance.per.broker.percentage` of the
+partitions that prefer it. It waits until no broker has come or gone for a whole interval: a broker
+that was just admitted still copies, and during a rolling restart the next one stops soon.
 """
 
 import logging
@@ -27,7 +26,7 @@ from minibroker.protocol.types import TopicPartition
 
 
 class Move(NamedTuple):
-    """`target` is to lead instead of `leader`, which leads in this epoch."""
+    """A decision that `target` leads instead of `leader`, which leads in `leader_epoch`."""
 
     name: TopicPartition
     topic_id: bytes
@@ -37,14 +36,14 @@ class Move(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What to move, and what is answered for the partitions that are not moved."""
+    """The moves, and the results of the partitions that do not move."""
 
     moves: tuple[Move, ...]
     others: tuple[PartitionElected, ...]
 
 
 class Balance:
-    """When to look whether preferred leaders lead; times in seconds."""
+    """When to look for imbalance; times in seconds."""
 
     def __init__(self, interval_s: float, now: float) -> None:
         self._interval_s = interval_s
@@ -52,16 +51,17 @@ class Balance:
         self.restart(now)
 
     def restart(self, now: float) -> None:
-        """Brokers came, went or asked to stop, or the leaders were just looked at."""
+        """Wait a whole interval from now: a broker came, went or asked to stop, or the controller
+        has just looked."""
         self.due_at = now + self._interval_s
 
 
 def preferred_moves(
     state: State, names: Collection[TopicPartition] | None = None
 ) -> Turns[Selection]:
-    """Elect the preferred leaders of these partitions, or of all.
+    """Select the moves that elect the preferred leaders of these partitions, or of all.
 
-    Of all partitions the answer leaves out those whose preferred replica leads.
+    With None (all) the result leaves out partitions whose preferred replica leads.
     """
     moves: list[Move] = []
     others: list[PartitionElected] = []
@@ -93,7 +93,7 @@ def _preferred_move(state: State, name: TopicPartition) -> Move | PartitionElect
 
 
 def _obstacle(state: State, record: PartitionRecord, target: int) -> str:
-    """Why a replica cannot be elected in the place of a live leader; "" if it can."""
+    """Return why a replica cannot replace a live leader; "" if it can."""
     if record.leader == NO_NODE:
         return "the partition has no leader"
     if target not in state.brokers:
@@ -108,8 +108,8 @@ def _obstacle(state: State, record: PartitionRecord, target: int) -> str:
 
 
 def imbalanced(state: State, percentage: int) -> Turns[tuple[Move, ...]]:
-    """The moves for brokers of whose preferred partitions others lead more than a percentage;
-    none while a broker is about to stop."""
+    """Return the moves to brokers whose preferred partitions are led by others for more than a
+    percentage; none while a broker is about to stop."""
     if any(state.is_leaving(node) for node in state.brokers):
         return ()
     preferred, misplaced = Counter[int](), Counter[int]()
@@ -127,7 +127,8 @@ def imbalanced(state: State, percentage: int) -> Turns[tuple[Move, ...]]:
 
 
 def moves_from(state: State, leaving: int) -> Turns[tuple[Move, ...]]:
-    """Who leads instead of a broker that asks to stop: as a review elects it (CTL-11)."""
+    """Return the moves away from a broker that asks to stop, to the replicas that a review would
+    elect (CTL-11)."""
     moves: list[Move] = []
     for some in at_once(state.partitions()):
         for name, record in some:
@@ -146,9 +147,9 @@ def moves_from(state: State, leaving: int) -> Turns[tuple[Move, ...]]:
 
 
 def plan_elections(state: State, moves: Sequence[Move]) -> Turns[Plan[tuple[TopicPartition, ...]]]:
-    """Elect the targets, as far as nothing has changed; the answer names the partitions moved.
+    """Plan to elect the targets where nothing has changed; the answer names the partitions moved.
 
-    The ISR stays but for fenced members: the leader before goes on as a follower.
+    The ISR loses only fenced members: the leader before the move stays in it as a follower.
     """
     draft = Draft(state)
     moved: list[TopicPartition] = []

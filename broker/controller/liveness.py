@@ -1,9 +1,10 @@
-"""Who lives, who came and who went: the registrations against what the controller admitted.
+"""Which brokers are live, arrived and lost: registrations compared with admissions.
 
-A broker came back when its registration is not the one that was admitted, whether or not anybody
-saw it gone (CTL-14). What it may have lost follows from what it says of its last run, and from
-whether it is what was admitted before: the same data directory, one run further. A process that
-lost its session and registered again has lost nothing; it is known by the name it drew.
+A broker has restarted if its registration differs from the admitted one, even if the controller
+never saw it gone (CTL-14). What it may have lost follows from what its registration says of its
+last run, and from whether it has the same data directory as before, in a later run. A process that
+lost its session and registered again has lost nothing; the random name that it drew at its start
+identifies it.
 """
 
 from collections.abc import Mapping
@@ -18,10 +19,11 @@ FLUSH_ALWAYS = "always"
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """`brokers` are all that are registered, `arrived` those of them that were not admitted yet.
+    """`brokers` are the registered brokers, `arrived` those of them that are not admitted yet.
 
-    `lost` were live and are gone; `leaving` have asked to stop; `fenced` are not heard. `previous`
-    are the admissions before, `admissions` those after this.
+    `lost` were live and are not registered any more; `leaving` have asked to stop; `fenced` do not
+    answer the controller. `previous` are the admissions before this comparison, `admissions` those
+    after it.
     """
 
     brokers: Mapping[int, BrokerRegistration]
@@ -33,16 +35,19 @@ class Liveness:
     fenced: frozenset[int] = frozenset()
 
     def has_restarted(self, node_id: int) -> bool:
-        """Whether another process has just come: one that registered anew leads on as it did."""
+        """Whether a broker arrived as another process than before.
+
+        A process that only registered again keeps its leaderships.
+        """
         return node_id in self.arrived and not self._goes_on(node_id)
 
     def _goes_on(self, node_id: int) -> bool:
-        """Whether the process of a broker that has just come is the one that was admitted."""
+        """Whether an arrived broker is the process that was admitted before."""
         before = self.previous.get(node_id)
         return before is not None and before.process == self.brokers[node_id].process
 
     def may_lack(self, node_id: int, name: TopicPartition, configs: Mapping[str, str]) -> bool:
-        """Whether the end of this replica's log may have been lost just now (K2)."""
+        """Whether an arrived broker may have lost the end of this replica's log (K2)."""
         if node_id not in self.arrived:
             return False
         broker = self.brokers[node_id]
@@ -56,7 +61,7 @@ class Liveness:
         return not broker.tail_safe and not is_synced
 
     def change_of_directory(self, node_id: int) -> str:
-        """What became of the data directory of a broker that has just come; "" if nothing did."""
+        """Return how an arrived broker's data directory differs from before; "" if it does not."""
         broker, before = self.brokers[node_id], self.previous.get(node_id)
         if before is None or self._goes_on(node_id):
             return ""
@@ -72,7 +77,10 @@ def compare(
     registered: Mapping[int, BrokerRegistration],
     unheard: frozenset[int] = frozenset(),
 ) -> Liveness:
-    """What the registrations mean, given what the controller knew, and whom it does not hear."""
+    """Compare the registrations with the controller's state.
+
+    `unheard` are the brokers that do not answer the controller.
+    """
     previous = state.admissions
     arrived = frozenset(
         node

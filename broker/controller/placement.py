@@ -1,10 +1,10 @@
-"""Which brokers hold which partition of a new topic.
+"""The placement of a new topic's replicas on brokers.
 
-Replicas go round the live brokers in order, each partition beginning one broker further, from a
-start that the caller draws; so leaders and load spread evenly over topics that are small alone.
-Brokers that are down get replicas only where the live ones are too few for the replication factor,
-as Kafka's StripedReplicaPlacer does it with fenced brokers. A live broker is always first, since
-the first replica leads.
+The replicas of a partition are on live brokers that follow each other in order, round the end; the
+next partition begins one broker further. The caller draws the first broker at random, so leaders
+and load spread evenly over many small topics. Brokers that are down get replicas only if there are
+fewer live brokers than the replication factor, as Kafka's StripedReplicaPlacer does with fenced
+brokers. A live broker is always first, because the first replica leads.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """The tasks that probe brokers: one for each registration, on a connection of its own.
 
-So a probe never waits behind an order. What is made of the answers is in `heartbeats.py`. A probe
-goes out every heartbeat interval, and at once after the first answer on a connection, so that a
-controller that was just elected confirms as soon as it can. A connection on which an answer takes
-longer than half of the broker's time-out is made anew.
+So a probe never waits behind an order. `heartbeats.py` evaluates the answers. The controller sends
+a probe every heartbeat interval, and at once after the first answer on a connection, so that a
+newly elected controller confirms as soon as it can. It replaces a connection on which an answer
+takes longer than half of the broker's time-out.
 """
 
 import logging
@@ -23,17 +23,17 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import ProbeRequest, ProbeResponse
 
-AGAIN_S: Final = 0.1  # before a connection is made anew, or less than a heartbeat
+AGAIN_S: Final = 0.1  # before a lost connection is replaced; at most a heartbeat interval
 
 log = logging.getLogger(__name__)
 Ask: TypeAlias = Callable[[ProbeRequest], Awaitable[ProbeResponse]]
 
 
 class Orders(NamedTuple):
-    """How far a broker's orders are. Each takes its registration.
+    """Questions about a broker's orders; each takes its registration.
 
-    `are_acknowledged`: none waits. `resend_all_roles` sends all roles again and returns a mark, or
-    None if nothing can be sent yet. `acknowledged` is compared with the mark.
+    `are_acknowledged`: no order waits. `resend_all_roles` sends all roles again and returns a mark,
+    or None if nothing can be sent yet. `acknowledged` is compared with the mark.
     """
 
     are_acknowledged: Callable[[BrokerRegistration], bool]
@@ -42,8 +42,8 @@ class Orders(NamedTuple):
 
 
 class Prober:
-    """See the head of this module. `run` is its one task; `on_due` is called when `heartbeats` have
-    something to judge."""
+    """See the head of this module. `run` is its only task. It calls `on_due` when `heartbeats`
+    would fence a broker or end a fence."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Prober:
         self._changed = trio.Event()
 
     def set_registered(self, registered: Mapping[int, BrokerRegistration]) -> None:
-        """Whom to probe."""
+        """Set the brokers to probe."""
         self._wanted = {
             node: broker for node, broker in registered.items() if broker.fence_timeout_ms
         }
@@ -105,7 +105,7 @@ class Prober:
                 await trio.sleep(min(AGAIN_S, self._interval_s))
 
     async def _probe_by(self, ask: Ask, broker: BrokerRegistration) -> None:
-        """Probe on one connection, until it breaks."""
+        """Probe on one connection until it is lost."""
         await self._probe_once(ask, broker)
         while True:
             next_at = trio.current_time() + self._interval_s
@@ -133,7 +133,7 @@ class Prober:
         )
 
     def _confirmation(self, broker: BrokerRegistration) -> Confirmation:
-        """Nothing, once another broker may be the controller."""
+        """What the next probe confirms: nothing once another broker may be the controller."""
         heartbeats, orders = self._heartbeats, self._orders
         if heartbeats.needs_roles(broker):
             mark = orders.resend_all_roles(broker)
@@ -143,7 +143,8 @@ class Prober:
         return self.allowed(heartbeats.confirmation(broker), trio.current_time())
 
     def allowed(self, confirmation: Confirmation, now: float) -> Confirmation:
-        """A controller confirms while its own lease in the store is current."""
+        """Return the confirmation if this broker's own lease in the store is current, else an empty
+        one."""
         return confirmation if self._context.is_session_current(now) else Confirmation()
 
     @asynccontextmanager
@@ -158,7 +159,7 @@ class Prober:
             yield partial(_ask, channel)
 
     async def _ask_here(self, request: ProbeRequest) -> ProbeResponse:
-        """The broker that this controller lives in."""
+        """Probe the controller's own broker."""
         await trio.lowlevel.checkpoint()
         return self._context.probe(request, trio.current_time())
 

@@ -1,9 +1,9 @@
-"""Producer ids that no producer had before: blocks of 1000, drawn down here (PID-17).
+"""Producer ids that no producer had before, claimed in blocks of 1000 (PID-17).
 
-A block is claimed in the store by compare-and-set before any of its ids is given away, so ids are
-unique across brokers and restarts, and a restart wastes what it had not used. The next block is
-asked for when nine tenths of the current one are used; if it is late, there is no id to give, and
-the client asks again.
+A broker claims a block in the store by compare-and-set before it gives away any of its ids. So ids
+are unique across brokers and restarts, and a restart wastes the unused rest of a block. The broker
+claims the next block when 90 % of the current one are used. If the block arrives too late, the
+broker has no id to give, and the client asks again.
 """
 
 from typing import Final
@@ -17,11 +17,11 @@ ID_MAX: Final = 2**63 - 1
 
 
 class ProducerIdsExhausted(StoreError):
-    """There are no more producer ids, ever; or the counter in the store is wrong."""
+    """All producer ids are used up, or the counter in the store is wrong."""
 
 
 class ProducerIds:
-    """The current block, and the next one once it has come."""
+    """The current block of ids, and the next one once it is claimed."""
 
     def __init__(self) -> None:
         self._ids = range(0)
@@ -29,7 +29,7 @@ class ProducerIds:
         self._is_asked = False
 
     def next_id(self) -> int | None:
-        """The next id, or None while there is none."""
+        """Return the next id; None while no block is there."""
         if not self._ids and self._next_block is not None:
             self._ids, self._next_block = self._next_block, None
         if not self._ids:
@@ -38,7 +38,7 @@ class ProducerIds:
         return producer_id
 
     def ask(self) -> bool:
-        """Whether to claim a block now; true once for each block, then not until it is added."""
+        """Return whether to claim a block now; true once, then false until that block is added."""
         is_due = len(self._ids) <= PREFETCH_POINT and self._next_block is None
         if not is_due or self._is_asked:
             return False
@@ -46,7 +46,7 @@ class ProducerIds:
         return True
 
     def add(self, block: range) -> None:
-        """A block that was claimed in the store."""
+        """Add a block that was claimed in the store."""
         assert self._next_block is None
         assert not self._ids or block.start >= self._ids.stop, "blocks only grow"
         self._next_block = block
@@ -54,14 +54,14 @@ class ProducerIds:
 
 
 def next_block(first: int) -> range:
-    """The block that begins at the store's counter. Raises `ProducerIdsExhausted` near 2^63."""
+    """Return the block from the store's counter on. Raises `ProducerIdsExhausted` near 2^63."""
     if not 0 <= first <= ID_MAX - BLOCK_SIZE:
         raise ProducerIdsExhausted(f"no block of producer ids is left at {first}")
     return range(first, first + BLOCK_SIZE)
 
 
 async def claim_block(store: MetadataStore) -> range:
-    """The next block of producer ids, claimed by compare-and-set (PID-17)."""
+    """Claim the next block of producer ids by compare-and-set, and return it (PID-17)."""
     key = entries.PRODUCER_IDS
     while True:
         found = (await store.get(key)).entries

@@ -1,4 +1,4 @@
-"""What may be asked of the controller, and how it is refused as a whole."""
+"""The requests that a controller serves, and how it refuses one as a whole."""
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -49,7 +49,7 @@ Response: TypeAlias = TopicsResponse | WholeResponse
 
 
 def refuse(request: Request, code: ErrorCode, message: str) -> Response:
-    """The answer to a request of which nothing is done."""
+    """Return the response to a request that is refused as a whole."""
     match request:
         case CreateTopicsRequest(topics=new):
             return CreateTopicsResponse(_refused((topic.name for topic in new), code, message))
@@ -72,7 +72,7 @@ def refuse(request: Request, code: ErrorCode, message: str) -> Response:
 
 
 def is_refused(response: Any, code: ErrorCode) -> bool:
-    """Whether `refuse` made this answer, with this code, here or at another broker."""
+    """Whether a response refuses its whole request with this code, as `refuse` makes it."""
     if isinstance(response, WholeResponse):
         return response.error == code
     return bool(response.topics) and all(topic.error == code for topic in response.topics)

@@ -1,13 +1,12 @@
-"""What the controller knows: the store's entries as one immutable value.
+"""The controller's state: the store's entries as one immutable value.
 
-A plan makes a new `State` and the writes that lead to it; the controller replaces its state once
-they are made. So state and store never differ by more than the transaction under way, and a new
-controller that reads the store goes on where the old one was. What is derived or passing (who was
-told what, which log ends were seen) is not in here.
+A plan makes a new `State` and the writes that lead to it; the controller replaces its state when
+the store has made them. So state and store never differ by more than the transaction under way, and
+a new controller that reads the store continues where the old one stopped. Derived and temporary
+facts (which orders brokers have acknowledged, which log ends they have reported) are not in here.
 
-A broker counts as live when its registration stands and the controller has admitted it, which it
-does once it has settled, in the same transaction or before, what the return means for every
-partition.
+A broker counts as live when it is registered and the controller has admitted it. The controller
+admits it in the transaction that settles what its arrival means for every partition, or later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,10 +19,11 @@ from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """`leader` -1: nobody leads. `replicas` is in order of preference; `isr` is never empty.
+    """A partition. `leader` is -1 if none; `replicas` is in order of preference; `isr` is never
+    empty.
 
-    An election raises both epochs, a change of the ISR the partition epoch alone. `unsafe` are the
-    members of the ISR that may have lost the end of their log; then nobody leads.
+    An election raises both epochs, a change of the ISR only the partition epoch. `unsafe` are the
+    members of the ISR that may have lost the end of their log; if there are any, no broker leads.
     """
 
     number: int
@@ -41,9 +41,9 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic; `configs` are its own settings only, as text; partitions stand at their number.
+    """A topic. `configs` are its own settings only, as text; a partition's index is its number.
 
-    `creation` is higher than that of any topic that had this name before; 0: not known.
+    `creation` is higher than that of any earlier topic of this name; 0 if unknown.
     """
 
     id: bytes
@@ -55,7 +55,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A deleted topic whose directories may still lie on the brokers `holders` (CTL-15)."""
+    """A deleted topic, of which the brokers `holders` may still have directories (CTL-15)."""
 
     id: bytes
     name: str
@@ -65,11 +65,12 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker's registration as the store has it; `process` is drawn anew by each process.
+    """A broker's registration as the store has it.
 
-    `epoch` is the broker epoch: the revision of the entry. `fence_timeout_ms` is how long it may
-    not be heard before it is fenced; 0: a broker of an earlier version, which answers no probes.
-    The rest is as in `RegistrationFacts`.
+    `epoch` is the broker epoch: the revision of the entry. Each process draws its own `process`.
+    The controller fences the broker if it has not answered a probe for `fence_timeout_ms`; 0 stands
+    for a broker of an earlier version, which answers no probes. For the rest see
+    `RegistrationFacts`.
     """
 
     node_id: int
@@ -87,7 +88,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The registration of a broker that was last admitted; stays when the broker goes."""
+    """The last admitted registration of a broker; it stays when the broker goes."""
 
     node_id: int
     epoch: int
@@ -98,7 +99,7 @@ class Admission:
 
 
 class ClosedLog(NamedTuple):
-    """How far a log went when its broker had stopped in order."""
+    """The end of a log when its broker had shut down cleanly."""
 
     topic_id: bytes
     partition: int
@@ -108,9 +109,9 @@ class ClosedLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """What a broker had on its disk when it had stopped in order.
+    """The logs of a broker that had shut down cleanly.
 
-    It holds as long as `epoch` is that of the broker's admission: no later process took part.
+    It is valid while `epoch` is that of the broker's admission: no later process took part.
     """
 
     node_id: int
@@ -122,9 +123,9 @@ class Departure:
 class State:
     """See the head of this module. `brokers` are the live ones, all of them admitted.
 
-    `creation` is the number below that of the next topic (`TopicRecord.creation`). `fenced` are
-    those of the live brokers that the controller does not hear. The store does not have them: a
-    new controller hears for itself.
+    `creation` is that of the newest topic (`TopicRecord.creation`). `fenced` are the live brokers
+    that do not answer the controller. They are not in the store: a new controller finds out by its
+    own probes.
     """
 
     cluster_id: str = ""
@@ -136,14 +137,14 @@ class State:
     fenced: frozenset[int] = frozenset()
 
     def partition(self, name: TopicPartition) -> PartitionRecord | None:
-        """A partition, or None where there is no such topic or number."""
+        """Return a partition; None if there is no such topic or number."""
         topic = self.topics.get(name.topic)
         if topic is None or not 0 <= name.partition < len(topic.partitions):
             return None
         return topic.partitions[name.partition]
 
     def partitions(self) -> Iterator[tuple[TopicPartition, PartitionRecord]]:
-        """All of them, topic by topic."""
+        """Yield all partitions, topic by topic."""
         for name, topic in self.topics.items():
             for record in topic.partitions:
                 yield TopicPartition(name, record.number), record
@@ -153,7 +154,7 @@ class State:
         return self.admissions[node_id].is_leaving
 
     def is_active(self, node_id: int) -> bool:
-        """Whether a broker is live and heard, and has not asked to stop: it may lead, and join an
-        ISR."""
+        """Whether a broker may lead and join an ISR: it is live and not fenced, and has not asked
+        to stop."""
         is_live = node_id in self.brokers and node_id not in self.fenced
         return is_live and not self.is_leaving(node_id)

@@ -1,4 +1,4 @@
-"""What a controller tells of itself, and of the cluster as it knows it."""
+"""Statistics of a controller, and of the cluster as it knows it."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from minibroker.protocol.constants import NO_NODE
 
 
 class ClusterCounts(NamedTuple):
-    """The cluster now.
+    """Counts of the cluster's parts at present.
 
-    `fenced` brokers were here once and are not registered now, or are and are not heard; of these
-    `unheard` are registered. `offline` partitions are led by
-    nobody, `misplaced` ones by another than the first of their replicas.
+    `fenced` brokers were admitted once and are now not registered, or are registered but do not
+    answer the controller; `unheard` counts the latter. `offline` partitions have no leader. The
+    leader of a `misplaced` one is not its first replica.
     """
 
     brokers: int
@@ -24,8 +24,8 @@ class ClusterCounts(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """`waiting` requests are now, `done` since the election; `retries`: how often this broker has
-    asked the store again since its start."""
+    """`waiting` counts the requests at present, `done` those since the election, and `retries` how
+    often this broker has repeated a call of the store since its start."""
 
     waiting: int
     done: int
@@ -34,7 +34,7 @@ class Statistics(NamedTuple):
 
 
 def count(state: State) -> ClusterCounts:
-    """Looks at every partition, which takes a fifth of a microsecond for each."""
+    """Count the parts of the cluster: looks at every partition, 0.2 us each."""
     records = [record for topic in state.topics.values() for record in topic.partitions]
     return ClusterCounts(
         brokers=len(state.brokers),

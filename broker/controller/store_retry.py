@@ -1,9 +1,9 @@
 """Calls of the metadata store that are repeated until it answers.
 
-Several tasks use the store, and all of them fail again and again while it is away. The log shall
-have one line when that begins and one when it is over, so they share one `StoreRetry`. The store
-counts as away from the first failure until every caller that failed has had an answer, or has given
-up: a store that takes no writes may still answer reads.
+Several tasks use the store, and all of them fail repeatedly while it is unavailable. They share one
+`StoreRetry`, so that the log has one line when that begins and one when it ends. The store counts
+as unavailable from the first failure until every caller that failed has had an answer, or has given
+up: a store that accepts no writes may still answer reads.
 """
 
 import logging
@@ -40,8 +40,8 @@ class StoreRetry:
     async def ask(
         self, call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments
     ) -> Result:
-        """The store's answer, once it gives one. Raises what `call` does, but no
-        `StoreUnavailable`."""
+        """Repeat the call until the store answers, and return the answer. Raises what `call` raises
+        except `StoreUnavailable`."""
 
         async def attempt(_: object) -> Result:
             return await call(*arguments)
@@ -49,8 +49,8 @@ class StoreRetry:
         return await self._repeat(attempt)
 
     async def watch(self, store: MetadataStore, prefix: str, after: int) -> Snapshot:
-        """Call `store.watch`. After a failure read first: news may take long to come, and a read
-        shows at once that the store is back."""
+        """Call `store.watch`. After a failure read first: a watch answers only when something
+        changes, and a read shows at once that the store is back."""
 
         async def attempt(caller: object) -> Snapshot:
             if caller in self._waiting:
@@ -85,11 +85,11 @@ class StoreRetry:
             self._away_since = None
 
     def forget(self, caller: object) -> None:
-        """Forget a caller that tries no more."""
+        """Forget a caller that does not try again."""
         self._waiting.pop(caller, None)
 
     def trouble(self) -> str:
-        """Return what is wrong with the store, for requests that wait for it; "" if nothing is."""
+        """Return why the store is unavailable, for requests that wait for it; "" if it is not."""
         return "" if self._away_since is None else f"the metadata store cannot be used: {self._why}"
 
     async def _repeat(self, attempt: Callable[[object], Awaitable[Result]]) -> Result:

@@ -1,8 +1,8 @@
-"""The task that compares log ends: for partitions whose leader is who has the longest log.
+"""The task that compares log ends, for partitions whose replica with the longest log must lead.
 
-Partitions that lost the end of their log with every member of their ISR wait until all of these
-can be asked (`elections.waiting_for_tails`). Then this task asks for the ends of their logs, and
-makes what it hears a decision of the controller's.
+If every member of an ISR may have lost the end of its log, the partition waits until all of them
+can be asked (`elections.waiting_for_tails`). Then this task asks the brokers for their log ends,
+and has the controller elect by the answers.
 """
 
 import logging
@@ -25,34 +25,34 @@ Tails: TypeAlias = Mapping[TopicPartition, LogTail]
 
 
 class Recoverer(Protocol):
-    """The controller, as far as it concerns who compares log ends."""
+    """The controller, as the comparison of log ends uses it."""
 
     @property
     def state(self) -> State:
         """The cluster as it was last written."""
 
     def waiting_for_tails(self) -> Mapping[TopicPartition, tuple[int, ...]]:
-        """The partitions that wait, each with the brokers that are to be asked."""
+        """The partitions that wait, each with the brokers to ask."""
 
     async def recover(self, tails: Mapping[int, Tails]) -> None:
-        """Decide who leads, by the ends of the logs on these brokers."""
+        """Elect leaders by the log ends on these brokers."""
 
     async def until_told(self, nodes: Collection[int] | None = None) -> None:
-        """Wait until these live brokers know the state, as far as they answer."""
+        """Wait until each of these live brokers knows the state or does not answer."""
 
     async def wait_for_progress(self) -> None:
-        """Wait until the state, or what brokers were told, has changed."""
+        """Wait until the state changes or a broker acknowledges an order."""
 
 
 class TailComparison:
-    """See the head of this module. `channels` are those to the live brokers."""
+    """See the head of this module. `channels` lead to the live brokers."""
 
     def __init__(self, recoverer: Recoverer, channels: Mapping[int, Channel]) -> None:
         self._recoverer = recoverer
         self._channels = channels
 
     async def run(self) -> None:
-        """See to partitions that wait, until cancelled."""
+        """Compare the log ends of partitions that wait, until cancelled."""
         while True:
             waiting = self._recoverer.waiting_for_tails()
             if not waiting:
@@ -70,7 +70,7 @@ class TailComparison:
                 await trio.sleep(AGAIN_S)
 
     async def _tails_of(self, channel: Channel) -> Tails:
-        """The ends of the logs on a broker; none if it does not answer in this registration."""
+        """Ask a broker for its log ends; none if it does not answer in this registration."""
         try:
             response = await channel.describe()
         except (OSError, BrokerError) as error:

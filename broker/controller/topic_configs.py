@@ -1,7 +1,7 @@
-"""Changes of a topic's own settings: which may be made, and what comes of them.
+"""ALTER_CONFIGS for topics: which changes are allowed, and the settings after them.
 
-A topic has only those settings of its own that differ from the broker's on purpose. The topic of
-the groups has some from its creation on, which are its defaults.
+A topic has only those settings of its own that were set for it; the broker's apply otherwise. The
+topic of the committed offsets has settings of its own from its creation on: its defaults.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,18 +18,18 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.messages.configs import ConfigChange, TopicConfigChanges
 
-# What is kept there is given up by the groups' coordinators, never by its age.
+# The groups' coordinators remove what is kept there; it does not expire by age.
 _OFFSETS_DEFAULTS: Final = MappingProxyType({"retention.ms": "-1", "retention.bytes": "-1"})
 _NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def topic_defaults(name: str) -> Mapping[str, str]:
-    """The settings that a topic has of its own if nobody has changed any."""
+    """Return the settings of its own that a topic has from its creation on."""
     return _OFFSETS_DEFAULTS if name == OFFSETS_TOPIC else _NO_DEFAULTS
 
 
 def check_alterable(wanted: TopicConfigChanges) -> None:
-    """Whether these are the settings of a topic, each named once. Raises `Refused`."""
+    """Check that these are settings of a topic, each named once. Raises `Refused`."""
     if wanted.resource_type == ConfigResourceType.BROKER:
         what = "a broker's settings cannot be changed while it runs: change its file and restart it"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
@@ -48,7 +48,7 @@ def altered(
     defaults: Mapping[str, str],
     changes: Iterable[ConfigChange],
 ) -> dict[str, str]:
-    """A topic's own settings after these changes. Raises `ConfigError` and `Refused`."""
+    """Return a topic's own settings after the changes. Raises `ConfigError` and `Refused`."""
     configs = dict(before)
     for change in changes:
         value = _value(config, configs, change)
@@ -63,7 +63,7 @@ def altered(
 
 
 def _value(config: Config, configs: Mapping[str, str], change: ConfigChange) -> str | None:
-    """The new value of a setting; None: its default."""
+    """Return the new value of a setting; None stands for its default."""
     row = topic_property(change.name)
     match change.operation:
         case ConfigOperation.SET:
