@@ -1,12 +1,12 @@
-"""The tasks that tell brokers what they have to know: one for each broker and registration.
+"""The tasks that send orders and metadata to brokers, one task for each registration.
 
-The requests of `pushes` go one after the other on one connection, each when the one before was
-answered. After one that was refused as a whole the connection is made anew, after a pause, and that
-request comes first again. A broker that does not answer holds nobody else up. The broker that this
-controller lives in is told by plain calls instead of a connection; all else is the same.
+A channel sends the requests of its `pushes` on one connection, each after the answer to the one
+before. If the broker refuses a request as a whole, the channel opens a new connection after a
+pause, and sends that request again first. A broker that does not answer delays no other broker. To
+its own broker the controller makes plain calls instead of a connection; the rest is the same.
 
-A channel ends only by being cancelled: when its registration is gone, or the controller is. From
-then on it leaves `pushes` alone, for the next channel of the same process goes on with them.
+A channel ends only by cancellation, when its registration or the controller is gone. From then on
+it does not touch `pushes`, because the next channel of the same process continues with them.
 """
 
 import logging
@@ -41,21 +41,21 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasResponse,
 )
 
-# The turns of the loop before a request to the broker that the controller lives in. The answer of
-# another broker needs about as many until the next request goes out, so that all brokers make new
-# logs at the same pace: a follower that is ahead asks leaders that do not lead yet.
+# The turns of the loop before a request to the controller's own broker. Another broker's answer
+# takes about as many, so all brokers create new logs at the same pace: a follower that is ahead
+# would fetch from leaders that do not lead yet.
 TURNS_OF_OTHERS: Final = 3
 REQUEST_S_MAX: Final = 10.0  # of one request to a broker of an earlier version
 BACKOFF_S: Final = 0.02
 BACKOFF_S_MAX: Final = 1.0
-REPEAT_S_MAX: Final = 5.0  # between two tries of what a broker refuses
+REPEAT_S_MAX: Final = 5.0  # between two attempts at what a broker refuses
 
 log = logging.getLogger(__name__)
 Send: TypeAlias = Callable[[Push], Awaitable[Any]]
 
 
 class Channel:
-    """See the head of this module. `run` is its task; `wake` says that there is more to tell."""
+    """See the head of this module. `run` is its task; `wake` has it look for more to send."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Channel:
         self._woken = trio.Event()
 
     def wake(self) -> None:
-        """Look again at what there is to tell."""
+        """Look for more to send."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Tell the broker what it has to know, until `scope` is cancelled."""
+        """Send requests to the broker until `scope` is cancelled."""
         backoff_s = BACKOFF_S
         with self.scope:
             while True:
@@ -92,7 +92,7 @@ class Channel:
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     async def describe(self) -> DescribeReplicasResponse:
-        """How far the replicas of the broker are. Raises `OSError`."""
+        """Ask the broker for a description of its replicas. Raises `OSError`."""
         push = Push(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasRequest())
         async with self.open() as send:
             response = await send(push)
@@ -100,7 +100,7 @@ class Channel:
         return response
 
     async def _wait(self) -> None:
-        """Until there is more to tell, or something refused is to be told again."""
+        """Wait until there is more to send, or a refused request is due again."""
         pause_s = REPEAT_S_MAX if self.pushes.has_refused else math.inf
         with trio.move_on_after(pause_s) as pause:
             while not self.pushes.has_more:
@@ -110,7 +110,7 @@ class Channel:
             self.pushes.repeat()
 
     async def _tell(self, send: Send) -> bool:
-        """Tell what there is to tell next, or wait for it; false if it was refused as a whole."""
+        """Send the next request, or wait for one; False if the broker refused it as a whole."""
         push = self.pushes.next(self._state())
         if push is None:
             await self._wait()
@@ -127,13 +127,13 @@ class Channel:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Send]:
-        """A connection of its own for requests to the broker. Raises `OSError`."""
+        """Open a new connection for requests to the broker. Raises `OSError`."""
         broker: BrokerRegistration = self.pushes.broker
         node_id = self._context.config.node_id
         if broker.node_id == node_id:
             yield _local(self._context.order_handlers)
             return
-        # Who acknowledges nothing for so long is not heard, and a new connection may help.
+        # A broker that acknowledges nothing for so long is not heard; a new connection may help.
         timeout_s = broker.fence_timeout_ms / 1000 or REQUEST_S_MAX
         options = ChannelOptions(f"controller-{node_id}", timeout_s, timeout_s)
         async with open_channel(self._context.network, broker.endpoint, options) as channel:
@@ -141,9 +141,9 @@ class Channel:
 
 
 class Channels:
-    """One channel for each live registration. `live` is by broker.
+    """One channel for each live registration. The keys of `live` are node ids.
 
-    What a broker had not been told when its registration went is kept: its process may come back.
+    The pushes of a registration that has gone are kept: the same process may register again.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Channels:
         self._on_acknowledged = on_acknowledged
 
     def set(self, state: State, nursery: trio.Nursery) -> None:
-        """Open one for who has come, and end those of who has gone."""
+        """Open channels to new registrations, and end those to registrations that have gone."""
         for node, channel in list(self.live.items()):
             if state.brokers.get(node) != channel.pushes.broker:
                 channel.scope.cancel()
@@ -176,7 +176,7 @@ class Channels:
                 nursery.start_soon(channel.run)
 
     def _pushes_of(self, broker: BrokerRegistration, state: State) -> Pushes:
-        """To a new process everything is to be told."""
+        """The kept pushes of this process, or new ones, which begin with everything."""
         pushes = self._away.pop(broker.node_id, None)
         if pushes is not None and pushes.broker.process == broker.process:
             pushes.renew(broker)
@@ -186,7 +186,7 @@ class Channels:
         return pushes
 
     def add_change(self, change: Change, tombstones: Sequence[Tombstone]) -> None:
-        """Queue for each broker what has changed, and which topics have been deleted."""
+        """Queue a change and deleted topics for each broker."""
         for pushes in (*(channel.pushes for channel in self.live.values()), *self._away.values()):
             if change != NO_CHANGE:
                 pushes.add(change)
@@ -195,17 +195,17 @@ class Channels:
             channel.wake()
 
     def change_counts(self, nodes: Collection[int]) -> Mapping[int, int]:
-        """Marks of what these brokers shall know now, as far as they live."""
+        """Return a mark for each of these brokers that is live: what it must be told by now."""
         return {node: self.live[node].pushes.change_count for node in nodes if node in self.live}
 
     def staying(self, state: State) -> list[int]:
-        """The live brokers that are heard and have not asked to stop."""
+        """Return the live brokers that are not fenced and have not asked to stop."""
         return [
             node for node in self.live if not state.is_leaving(node) and node not in state.fenced
         ]
 
     def uncreated(self, state: State) -> Mapping[str, int]:
-        """Of which topics how many partitions are led by a broker that has no room for them."""
+        """Count by topic the partitions whose leader has no disk space for their logs."""
         count = Counter[str]()
         for node, channel in self.live.items():
             for name, error in channel.pushes.uncreated.items():
@@ -220,13 +220,13 @@ class Channels:
         return channel is None or channel.pushes.acknowledged >= channel.pushes.change_count
 
     def acknowledged(self, broker: BrokerRegistration) -> int:
-        """What this registration was told, to be compared with a mark; -1 before anything."""
+        """What this registration has acknowledged, to compare with a mark; -1 before anything."""
         channel = self._of(broker)
         return -1 if channel is None else channel.pushes.acknowledged
 
     def resend_all_roles(self, broker: BrokerRegistration) -> int | None:
-        """Have this registration told that its roles stand, once it knows them all; the mark of
-        that. None where it was not admitted yet."""
+        """Send all roles to this registration again. Return the mark of that; None if the
+        registration is not admitted yet."""
         channel = self._of(broker)
         if channel is None:
             return None
@@ -239,7 +239,7 @@ class Channels:
         return channel if channel is not None and channel.pushes.broker == broker else None
 
     def has_told(self, marks: Mapping[int, int]) -> bool:
-        """Whether all of them that still live know it."""
+        """Whether each broker of these marks that is still live has acknowledged up to its mark."""
         return all(
             channel.pushes.acknowledged >= marks.get(node, 0) for node, channel in self.live.items()
         )
@@ -250,7 +250,7 @@ async def _send(channel: RpcChannel, push: Push) -> Any:
 
 
 def _local(order_handlers: OrderHandlers) -> Send:
-    """The broker that this controller lives in."""
+    """Send to the controller's own broker, by plain calls."""
     calls: dict[ApiKey, Callable[[Any, float], Any]] = {
         ApiKey.UPDATE_METADATA: order_handlers.update_metadata,
         ApiKey.STOP_REPLICA: order_handlers.stop,

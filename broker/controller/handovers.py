@@ -1,18 +1,19 @@
-"""The task that moves leaderships from leaders that live: handover first, then election.
+"""The task that moves leaderships from live leaders: handover first, then election.
 
-A record that is acknowledged with acks=1 may be on the leader alone. So before another replica is
-elected the leader is told (HAND_OVER): it refuses acks 0 and 1 from then on, and says when the
-target has all that it took before. Only then is the target elected. The order holds for a bounded
-time: a leader that hears no more leads on as before. So an election must be written before that;
-what is `too late` is not written at all. The time includes a session, in which a controller that
-stood still is no longer the controller.
+A record that was acknowledged with acks=1 may be on the leader alone. So the controller tells the
+leader first (HAND_OVER): from then on the leader refuses acks 0 and 1, and reports when the target
+has all records that it appended before. Only then does the controller elect the target. The order
+holds for a bounded time, after which a leader that hears no more leads as before. So the controller
+must write the election before that time, and writes none that would be `too_late`. The time
+includes a session: a controller that was stopped for that long is not the controller any more.
 
-    ELECT_LEADERS       handover -> election, as each partition is ready; others lead on
-    the balance's turn  the same, for partitions that are not led by their preferred replica
-    CONTROLLED_SHUTDOWN handover of all -> the request itself, which moves what is not ready too:
-                        the broker is about to stop
+    ELECT_LEADERS       handover, then election of each partition that is ready; the leaders of the
+                        other partitions stay
+    a rebalance         the same, for partitions whose preferred replica does not lead
+    CONTROLLED_SHUTDOWN handover of all, then the request itself, which also moves the partitions
+                        that are not ready: the broker is about to stop
 
-One request is served at a time.
+The task serves one request at a time.
 """
 
 import logging
@@ -57,7 +58,7 @@ Act: TypeAlias = Callable[[Sequence[Move], float], Awaitable[None]]
 
 
 class Elector(Protocol):
-    """The controller, as far as it concerns who moves leaderships."""
+    """The controller, as the task that moves leaderships uses it."""
 
     @property
     def state(self) -> State:
@@ -67,18 +68,18 @@ class Elector(Protocol):
         """Elect these targets, unless it is too late; return the partitions moved."""
 
     async def until_told(self) -> None:
-        """Wait until the live brokers know the state, as far as they answer."""
+        """Wait until each live broker knows the state or does not answer."""
 
     def queue(self, job: Job[Any]) -> None:
-        """Decide a request in its turn."""
+        """Queue a request for decision."""
 
     def answer(self, job: Job[Any], answer: Any) -> None:
-        """The answer to a request."""
+        """Answer a request."""
 
 
 class Handovers:
-    """See the head of this module. `sender` are the ids that orders of this controller begin with:
-    its node id and its epoch."""
+    """See the head of this module. `sender` is this controller's node id and epoch, with which its
+    orders begin."""
 
     def __init__(
         self,
@@ -98,26 +99,26 @@ class Handovers:
         self._work = trio.Event()
 
     def submit(self, job: Job[Any]) -> None:
-        """Serve a request in its turn."""
+        """Queue a request; requests are served in order."""
         self._requests.append(job)
         self._work.set()
 
     def restart_balance(self, now: float) -> None:
-        """Brokers came, went or asked to stop: wait another interval."""
+        """Wait another interval before rebalancing: a broker came, went or asked to stop."""
         self._balance.restart(now)
 
     def dismiss(self) -> list[Job[Any]]:
-        """The requests without an answer, which nobody serves any more."""
+        """Return the unanswered requests, which are not served any more."""
         jobs = [*self._requests]
         self._requests.clear()
         return jobs
 
     def statistics(self) -> int:
-        """How many requests wait."""
+        """Return how many requests wait."""
         return len(self._requests)
 
     async def run(self) -> None:
-        """Serve requests and keep the balance, until cancelled."""
+        """Serve requests and rebalance, until cancelled."""
         while True:
             if self._requests:
                 await self._serve(self._requests[0])
@@ -128,7 +129,7 @@ class Handovers:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Until a request comes or the balance is due."""
+        """Wait until a request arrives or rebalancing is due."""
         if not self._config.auto_leader_rebalance_enable:
             await self._work.wait()
             return
@@ -185,7 +186,7 @@ class Handovers:
     async def _hand_over(
         self, leader: int, moves: Sequence[Move], wait_s: float, act: Act
     ) -> list[Move]:
-        """Have a leader hand over; `act` is given the moves that are ready. Return the others."""
+        """Have a leader hand over; pass the moves that are ready to `act`. Return the others."""
         give_up_at = trio.current_time() + wait_s
         too_late = give_up_at + DECISION_S_MAX
         waiting = {move.name: move for move in moves}
@@ -199,8 +200,8 @@ class Handovers:
         return [*waiting.values()]
 
     async def _ask(self, leader: int, moves: Sequence[Move], give_up_at: float) -> list[Move]:
-        """Order a leader to hand over until some of the targets have all; return these moves, or
-        none if the leader refuses or it takes too long."""
+        """Order a leader to hand over until some targets have all its records; return their moves,
+        or none if the leader refuses or it takes too long."""
         ready: list[Move] = []
         channel = self._channels.get(leader)
         if channel is None:
@@ -226,7 +227,7 @@ class Handovers:
         return ready
 
     async def _release(self, leader: int, moves: Sequence[Move]) -> None:
-        """Have a leader lead on, whose targets were too slow; it would do so by itself soon."""
+        """Tell a leader whose targets were too slow to lead as before; soon it would by itself."""
         log.info("Broker %d leads on %d partitions: targets are behind", leader, len(moves))
         channel = self._channels.get(leader)
         if channel is None:
@@ -242,7 +243,7 @@ class Handovers:
     async def _order(
         self, channel: Channel, send: Send, moves: Sequence[Move], until: float
     ) -> Mapping[TopicPartition, PartitionHandedOver]:
-        """One order that holds until then, and the answer for each partition."""
+        """Send one order that holds until a time; return the answer for each partition."""
         hold_s = max(0.0, until - trio.current_time())
         wanted = tuple(
             PartitionToHandOver(
@@ -261,7 +262,7 @@ class Handovers:
 
 
 async def _go_on(ready: Sequence[Move], too_late: float) -> None:
-    """Of a broker that is about to stop all partitions are moved together, by its own request."""
+    """Do nothing: CONTROLLED_SHUTDOWN moves all partitions of its broker together."""
 
 
 def _not_moved(move: Move) -> PartitionElected:

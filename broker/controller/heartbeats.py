@@ -1,25 +1,26 @@
-"""Which brokers the controller hears: what it knows of each from probes, and whom it fences.
+"""Which brokers the controller hears, from their answers to its probes, and which ones it fences.
 
-A broker is *heard* at the moment when the controller received an answer to a probe, provided that
-the broker acknowledges its orders: an answer counts once no order was waiting, or once one was
-acknowledged after it. A registered broker that was not heard for its time-out is *fenced*. The
-controller counts from receipt and the broker from sending (`controller_lease.py`), so the broker
-stops believing first:
+A broker is *heard* at the moment when the controller received its answer to a probe, if the broker
+also acknowledges its orders: an answer counts if no order was waiting, or once the broker has
+acknowledged an order after it. The controller *fences* a registered broker that it has not heard
+for the broker's time-out. The controller counts from receipt and the broker from sending
+(`controller_lease.py`), so the broker stops relying on its standing first:
 
     sent by the broker <= received here      both wait the same time from there
 
-What makes that sound, and what must not be changed alone:
+This is sound because of the following rules; do not change one of them alone:
 
-* The controller confirms only stamps of answers that made a broker heard, and while a broker is
-  fenced it confirms none. `judge` decides, and its caller writes what follows from it into the
-  metadata before it calls `judge` again, which is the only way to hear a fenced broker again.
-* A broker whose standing lapsed is confirmed only with `told_lapse`: all roles were told again
-  since it said so, and since it was heard again.
-* Each registration begins with a whole time-out, and so does a controller with every broker.
-* Time in which the controller did not run counts for nobody's silence (`tick`). That delays fences
-  only.
+* The controller confirms only the stamps of answers that made a broker heard, and none while the
+  broker is fenced. `judge` decides. Its caller writes the consequences into the metadata before it
+  calls `judge` again, and only `judge` ends a fence.
+* The controller confirms a broker whose standing lapsed only with `told_lapse`: it has sent all
+  roles again since the broker reported the lapse, and since it heard the broker again.
+* Each registration begins with a whole time-out, and a new controller gives one to every broker.
+* Time in which the controller did not run does not count as a broker's silence (`tick`). That can
+  only delay fences.
 
-A broker of an earlier version answers no probes. It is heard by its lease: never fenced.
+A broker of an earlier version answers no probes. Its lease in the store is enough: it is never
+fenced.
 """
 
 import math
@@ -29,19 +30,20 @@ from typing import Final, NamedTuple
 from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.protocol.constants import NO_LAPSE, NO_STAMP
 
-ALONE_MAX: Final = 2  # registered brokers of which one may govern without hearing the other
+ALONE_MAX: Final = 2  # registered brokers of which one may control without hearing the other
 
 
 class Confirmation(NamedTuple):
-    """What a probe tells: the stamp of the newest answer that counts, and the lapse of the broker's
-    standing since which all its roles were told again."""
+    """What a probe confirms: the stamp of the newest answer that counts, and the number of the
+    lapse of the broker's standing after which all its roles were sent again."""
 
     stamp: int = NO_STAMP
     told_lapse: int = NO_LAPSE
 
 
 class _Heartbeats:
-    """One registration. Times in seconds; `heard_at` is its beginning before the first answer."""
+    """What is known of one registration; times in seconds. Before the first answer `heard_at` is
+    the time of its registration."""
 
     __slots__ = (
         "answered_at",
@@ -71,25 +73,25 @@ class _Heartbeats:
 
     @property
     def timeout_s(self) -> float:
-        """How long it may be silent."""
+        """For how long the broker may be silent."""
         return self.broker.fence_timeout_ms / 1000 or math.inf
 
     def is_silent(self, now: float) -> bool:
-        """Whether it was not heard for its time-out."""
+        """Whether the broker was not heard for its time-out."""
         return now - self.heard_at >= self.timeout_s
 
     def is_answering(self, interval_s: float, now: float) -> bool:
-        """Whether it answered as lately as one does that is probed every interval and takes half of
-        its time-out for each answer, which is what a connection lets it."""
+        """Whether the broker has answered within an interval and half of its time-out, the longest
+        that a connection waits for an answer."""
         return now - self.answered_at <= self.timeout_s / 2 + interval_s
 
     def hear(self, at: float, stamp: int) -> None:
-        """An answer that was received at this time counts."""
+        """Count an answer that was received at this time."""
         self.heard_at, self.stamp = max(self.heard_at, at), stamp
         self.waiting = None
 
     def fence(self) -> None:
-        """Whatever roles were told, others follow now."""
+        """Fence the broker. The roles that it was sent are out of date from now on."""
         self.is_fenced = True
         self.mark, self.told_lapse = None, NO_LAPSE
 
@@ -104,7 +106,7 @@ class BrokerHeartbeats:
         self._known: dict[int, _Heartbeats] = {}
 
     def set_registered(self, registered: Mapping[int, BrokerRegistration], now: float) -> None:
-        """Who is registered; a registration that is new is heard as of now."""
+        """Set the registered brokers; a new registration counts as heard now."""
         self._known = {
             node: known
             if (known := self._known.get(node)) is not None and known.broker.epoch == broker.epoch
@@ -113,7 +115,8 @@ class BrokerHeartbeats:
         }
 
     def tick(self, now: float) -> None:
-        """To be called every interval at least. What is more was lost here, not at the brokers."""
+        """Call it at least every interval. If more time has passed, the controller did not run, and
+        the excess is no broker's silence."""
         lost_s = now - self._ticked_at - self._interval_s
         self._ticked_at = now
         if lost_s > 0:
@@ -126,7 +129,7 @@ class BrokerHeartbeats:
     def on_answer(
         self, broker: BrokerRegistration, stamp: int, lapse: int, now: float, *, is_obedient: bool
     ) -> None:
-        """An answer to a probe was received; `is_obedient`: no order waits to be acknowledged."""
+        """Record an answer to a probe; `is_obedient`: no order waits for an acknowledgement."""
         known = self._of(broker)
         if known is None:
             return
@@ -138,7 +141,7 @@ class BrokerHeartbeats:
             known.hear(now, stamp)
 
     def on_acknowledgement(self, broker: BrokerRegistration) -> None:
-        """The broker acknowledged an order."""
+        """Record that the broker has acknowledged an order."""
         known = self._of(broker)
         if known is not None and known.waiting is not None:
             known.hear(*known.waiting)
@@ -146,14 +149,14 @@ class BrokerHeartbeats:
     # -- what it is told
 
     def confirmation(self, broker: BrokerRegistration) -> Confirmation:
-        """What the next probe confirms."""
+        """Return what the next probe of the broker confirms."""
         known = self._of(broker)
         if known is None or known.is_fenced:
             return Confirmation()
         return Confirmation(known.stamp, known.told_lapse)
 
     def needs_roles(self, broker: BrokerRegistration) -> bool:
-        """Whether all roles have to be told again, and nobody has begun with that."""
+        """Whether the broker needs all roles again, and sending them has not begun."""
         known = self._of(broker)
         return (
             known is not None
@@ -171,7 +174,7 @@ class BrokerHeartbeats:
         known.mark = mark
 
     def on_acknowledged(self, broker: BrokerRegistration, acknowledged: int) -> None:
-        """Record how much the broker has acknowledged: perhaps all roles, again."""
+        """Record how much the broker has acknowledged, which may include all roles again."""
         known = self._of(broker)
         if known is not None and known.mark is not None and acknowledged >= known.mark:
             known.told_lapse, known.mark = known.lapse, None
@@ -189,9 +192,10 @@ class BrokerHeartbeats:
         )
 
     def judge(self, now: float) -> frozenset[int]:
-        """Decide who is fenced. What followed from the last judgement must be written by now.
+        """Decide which brokers are fenced, and return them. The caller must have written the
+        consequences of the last decision.
 
-        While the controller doubts that others hear it, it fences nobody: it may be isolated.
+        While too few brokers answer, the controller fences none: it may be isolated itself.
         """
         may_fence = not self.is_doubtful(now)
         for known in self._known.values():
@@ -206,7 +210,7 @@ class BrokerHeartbeats:
         return self._hears_few(lambda known: not known.is_silent(now))
 
     def is_doubtful(self, now: float) -> bool:
-        """Whether it may turn out to be isolated: too few have answered its last probes."""
+        """Whether the controller may be isolated: too few brokers have answered its last probes."""
         return self._hears_few(lambda known: known.is_answering(self._interval_s, now))
 
     def _hears_few(self, is_heard: Callable[[_Heartbeats], bool]) -> bool:

@@ -1,7 +1,7 @@
-"""What a decision comes to: an answer, the state that follows, and the writes that lead there.
+"""Plans: the result of a decision, which is an answer, the next state, and the writes to the store.
 
-Deciding is pure. Nothing waits and nothing is remembered between calls, so a plan that lost its
-transaction, or its controller, is simply made again from what the store says then.
+Deciding is pure: nothing waits, and nothing is kept between calls. If the transaction of a plan
+fails, or its controller dies, a plan is made again from the store's contents at that time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,14 +26,14 @@ Answer = TypeVar("Answer")
 
 
 class Report(NamedTuple):
-    """What is to be logged once a plan was carried out; `level` is one of logging's."""
+    """A line to log when a plan was carried out; `level` is one of logging's."""
 
     level: int
     text: str
 
 
 class Change(NamedTuple):
-    """How one state differs from another: what brokers have to be told."""
+    """The difference between two states, which the brokers must be told."""
 
     topics: tuple[str, ...] = ()  # new, or with other settings, or with more partitions
     deleted: tuple[tuple[str, bytes], ...] = ()
@@ -46,13 +46,13 @@ NO_CHANGE: Final = Change()
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Answer]):
-    """What to do for a request. Without `writes` there is nothing to do but answer.
+    """What to do for a request. Without `writes` the answer is all.
 
-    A store that does not take so much at once gets the writes in parts. So they are in such an
-    order that a controller which finds only the first of them goes on from there: a broker is
-    admitted last, a topic is there with its own entry, after its partitions, as many as the entry
-    says, and it is gone with its tombstone, before all else of it. What is left over then
-    `entries.leftovers` finds.
+    If a store does not take all writes in one transaction, it gets them in parts. Their order lets
+    a controller that finds only the first parts continue from there: a broker's admission is
+    written last; a topic exists when its own entry is written, after the partitions that it counts;
+    and a topic is deleted when its tombstone is written, before the rest of it is removed.
+    `entries.leftovers` finds what an unfinished plan has left.
     """
 
     answer: Answer
@@ -63,9 +63,9 @@ class Plan(Generic[Answer]):
 
 
 class Draft:
-    """A plan in the making: what was made of a state so far, and the last write to each key.
+    """A plan in the making: the changed state so far, and the last write to each key.
 
-    Takes as long as what is changed, but for a copy of the table of topics.
+    Its cost is that of the changes, except for one copy of the table of topics.
     """
 
     def __init__(self, state: State) -> None:
@@ -89,11 +89,11 @@ class Draft:
 
     @property
     def partition_count(self) -> int:
-        """Of the topics before, and of what was added."""
+        """The number of partitions, with those added by this draft."""
         return self._count_before + self._added_count
 
     def spelled_like(self, name: str) -> str | None:
-        """A topic whose name differs from this one in `.` and `_` only."""
+        """Return a topic whose name differs from this one only in `.` and `_`, or None."""
         return self._spellings.get(_spelled(name))
 
     @cached_property
@@ -101,14 +101,14 @@ class Draft:
         return {_spelled(name): name for name in self._topics}
 
     def partition(self, name: TopicPartition) -> PartitionRecord | None:
-        """A partition as it is by now, or None where there is no such topic or number."""
+        """Return a partition with this draft's changes; None if it does not exist."""
         changed = self._partitions.get(name.topic)
         if changed is not None and 0 <= name.partition < len(changed):
             return changed[name.partition]
         return self.state.partition(name)
 
     def write(self, writes: Iterable[Put | Delete]) -> None:
-        """Write these, instead of what was to be written to the same keys before."""
+        """Add writes; they replace earlier writes to the same keys."""
         self._writes.update((write.key, write) for write in writes)
 
     def set_brokers(
@@ -117,19 +117,19 @@ class Draft:
         admissions: Mapping[int, Admission],
         fenced: frozenset[int],
     ) -> None:
-        """Who is live, and who of them is fenced, in the state only."""
+        """Set the live brokers, and which of them are fenced, in the state only."""
         self.state = replace(
             self.state, brokers=dict(brokers), admissions=admissions, fenced=fenced
         )
 
     def set_topic(self, topic: TopicRecord) -> None:
-        """Give a topic other settings."""
+        """Replace a topic, with other settings."""
         self._topics[topic.name] = topic
         self._told[topic.name] = None
         self.write([entries.topic_put(topic)])
 
     def add_topic(self, topic: TopicRecord) -> TopicRecord:
-        """Add a topic, and number it; `write_added` writes it."""
+        """Add a topic with the next creation number; `write_added` writes it."""
         self.state = replace(self.state, creation=self.state.creation + 1)
         topic = replace(topic, creation=self.state.creation)
         self._topics[topic.name] = topic
@@ -139,7 +139,7 @@ class Draft:
         return topic
 
     def add_partitions(self, topic: TopicRecord, added: Iterable[PartitionRecord]) -> TopicRecord:
-        """Add partitions behind those of a topic, once; `write_added` writes them."""
+        """Add partitions behind those of a topic, at most once; `write_added` writes them."""
         first = len(topic.partitions)
         topic = replace(topic, partitions=(*topic.partitions, *added))
         self._topics[topic.name] = topic
@@ -162,7 +162,7 @@ class Draft:
             yield entries.topic_put(topic)
 
     def remove_topic(self, topic: TopicRecord, tombstone: Tombstone) -> None:
-        """Take a topic out and leave its tombstone."""
+        """Remove a topic and leave its tombstone."""
         del self._topics[topic.name]
         self._deleted[topic.name] = topic.id
         tombstones = {**self.state.tombstones, tombstone.id: tombstone}
@@ -179,7 +179,7 @@ class Draft:
         self.write([entries.partition_put(topic.id, record)])
 
     def plan(self, answer: Answer) -> Plan[Answer]:
-        """The plan, with the answer to who asked. The draft ends with it."""
+        """Return the plan, with this answer. The draft must not be used afterwards."""
         for name, partitions in self._partitions.items():
             topic = self._topics[name]
             self._topics[name] = replace(topic, partitions=tuple(partitions))

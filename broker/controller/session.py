@@ -1,16 +1,17 @@
-"""A broker's registration, and the lease under it: how the others know it alive.
+"""A broker's registration, and the lease that shows the other brokers that it is live.
 
-The lease is renewed every heartbeat. How long it still holds is counted from the moment a renewal
-was *asked* for, which is never later than the store's count; so the broker stops believing in
-itself before the others stop. A lease that has ended is no failure of the broker: it registers
-again, with a higher epoch, and the controller treats it as one that came back. After several short
-sessions in a row it waits longer each time before it does.
+The broker renews the lease every heartbeat. It counts the lease's time from the moment when it
+*asked* for the renewal; the store never counts from earlier. So the broker regards its lease as
+ended before the others do. If the lease ends, the broker registers again, with a higher epoch, and
+the controller treats it as a broker that came back. After several short sessions in a row the
+broker waits longer each time before it registers.
 
-A registration of the same node id may still stand when a broker starts. If it names this data
-directory, it is this broker's own former life: the lock on the directory proves that it is over,
-and it is replaced at once. (Unless somebody has started a copy of the directory: then the one that
-was replaced lives, and finds out by `check`.) Otherwise another broker has the same node id: this
-one waits as long as a dead one's lease may still live, and then gives up with an error.
+When a broker starts, a registration of its node id may still exist. If that names the same data
+directory, it is from an earlier run of this broker: the lock on the directory proves that the run
+has ended, and the broker replaces the registration at once. (If an operator has started a copy of
+the directory, the replaced broker is still running; it finds out by `check`.) Otherwise another
+broker has the same node id. Then this broker waits until a dead broker's lease would have ended,
+and gives up with an error.
 """
 
 import logging
@@ -36,17 +37,17 @@ from minibroker.protocol.constants import NO_EPOCH
 
 log = logging.getLogger(__name__)
 
-LASTING_TTLS: Final = 10  # a session as old as this, in its time-outs, was no short one
-FOREIGN_TTLS: Final = 2  # for how many times of a lease a foreign registration is waited out
+LASTING_TTLS: Final = 10  # time-outs after which a session was no short one
+FOREIGN_TTLS: Final = 2  # time-outs for which a broker waits for another's registration to end
 
 
 class NodeIdTaken(StoreError):
-    """Another broker that lives is registered under this node id."""
+    """Another live broker is registered under this node id."""
 
 
 class SessionStatistics(NamedTuple):
-    """The lease's time to live, when its last renewal that succeeded was asked for (minus infinity
-    before the first), and how long the store took over that; all in seconds."""
+    """The lease's time to live, the time at which its last successful renewal was asked for (minus
+    infinity before the first), and how long that renewal took; all in seconds."""
 
     ttl_s: float
     renewed_at: float
@@ -77,7 +78,7 @@ class BrokerSession:
         self._losses = Backoff(ttl_s, rng)
 
     def statistics(self) -> SessionStatistics:
-        """How the lease is kept."""
+        """Return the statistics of the lease."""
         return SessionStatistics(self._ttl_s, self._renewed_at, self._renewal_s)
 
     def is_current(self, now: float) -> bool:
@@ -85,7 +86,7 @@ class BrokerSession:
         return now < self._believed_until
 
     async def register(self, wanted: BrokerRegistration) -> None:
-        """Get a lease and put the registration under it.
+        """Obtain a lease and write the registration under it.
 
         Raises `NodeIdTaken`, and `StoreError`.
         """
@@ -120,7 +121,7 @@ class BrokerSession:
                 return
 
     def check(self, standing: BrokerRegistration | None) -> None:
-        """Raise `NodeIdTaken` if what stands is a later registration than this one."""
+        """Raise `NodeIdTaken` if the registration in the store is a later one than this."""
         if standing is not None and standing.epoch > self.epoch:
             raise NodeIdTaken(
                 f"node id {standing.node_id} was taken over from this broker by one at"
@@ -129,7 +130,7 @@ class BrokerSession:
             )
 
     async def keep(self) -> None:
-        """Renew the lease every heartbeat. Returns when it was lost. Raises `StoreError`."""
+        """Renew the lease every heartbeat until it is lost. Raises `StoreError`."""
         try:
             await self._renew_until_lost()
         finally:
@@ -167,10 +168,10 @@ class BrokerSession:
         self._renewal_s = trio.current_time() - asked_at
 
     async def pause_after_loss(self) -> None:
-        """Wait before registering, if this session was lost soon after another one.
+        """Wait before registering if this session was lost soon after another one.
 
-        The work of coming back may have cost the session. Then all brokers of a busy machine may
-        lose theirs at once, and must not all come back at once.
+        The work after a registration may have cost the session. Then all brokers of a busy machine
+        may lose theirs at the same time, and must not all register again at the same time.
         """
         if trio.current_time() - self.registered_at > LASTING_TTLS * self._ttl_s:
             self._losses.on_success()
@@ -181,7 +182,7 @@ class BrokerSession:
             await trio.sleep(pause_s)
 
     async def end(self) -> None:
-        """Let the registration vanish now. Raises `StoreError`."""
+        """Remove the registration now. Raises `StoreError`."""
         self._believed_until = -math.inf
         if self.lease_id != NO_LEASE:
             await self._store.revoke(self.lease_id)

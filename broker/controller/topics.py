@@ -1,7 +1,8 @@
-"""Making, deleting and altering topics and giving them partitions, as plans.
+"""Creating, deleting and altering topics and adding partitions, as plans.
 
-Topics of one request are judged one after another, each upon what the ones before it left: a name
-that comes twice exists the second time. A refused one changes nothing. Many take several turns.
+The topics of one request are decided one after another, each on the state after the ones before: a
+name that a request has twice exists the second time. A refused topic changes nothing. A request of
+many topics takes several turns of the loop.
 """
 
 from collections import Counter
@@ -56,7 +57,7 @@ Added = TypeVar("Added", bound=CreateTopicsResponse | CreatePartitionsResponse)
 def plan_create(
     state: State, config: Config, request: CreateTopicsRequest, rng: Random
 ) -> Turns[Plan[CreateTopicsResponse]]:
-    """Make the topics that may be made."""
+    """Plan to create topics; each is created or refused by itself."""
 
     def create(draft: Draft, wanted: NewTopic) -> TopicResult:
         if wanted.name == OFFSETS_TOPIC:
@@ -71,7 +72,7 @@ def plan_create(
 def plan_create_partitions(
     state: State, config: Config, request: CreatePartitionsRequest, rng: Random
 ) -> Turns[Plan[CreatePartitionsResponse]]:
-    """Give topics more partitions, which are placed on behind those that they have (CTL-16)."""
+    """Plan to add partitions to topics; their placement continues the present one (CTL-16)."""
     times = Counter(topic.name for topic in request.topics)
 
     def grow(draft: Draft, wanted: NewPartitions) -> TopicResult:
@@ -87,7 +88,7 @@ def plan_create_partitions(
 
 
 def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[DeleteTopicsResponse]]:
-    """Delete the topics that exist, each leaving a tombstone of its id (CTL-15)."""
+    """Plan to delete topics; each leaves a tombstone with its id (CTL-15)."""
 
     def delete(draft: Draft, name: str) -> TopicResult:
         if name == OFFSETS_TOPIC:
@@ -108,7 +109,7 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
 def plan_alter(
     state: State, config: Config, request: AlterConfigsRequest
 ) -> Turns[Plan[AlterConfigsResponse]]:
-    """Change topics' own settings; of each topic all that is asked for, or nothing."""
+    """Plan to change topics' own settings; of each topic all changes are made, or none."""
     times = Counter((topic.resource_type, topic.name) for topic in request.topics)
 
     def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
@@ -131,7 +132,7 @@ def plan_alter(
 
 
 def plan_forgetting(state: State, topic_ids: Iterable[bytes]) -> Plan[None]:
-    """Remove the tombstones of topics of which no broker has anything any more."""
+    """Plan to remove the tombstones of topics of which no broker has a replica any more."""
     gone = set(topic_ids)
     left = {one: tombstone for one, tombstone in state.tombstones.items() if one not in gone}
     writes = tuple(map(entries.tombstone_removal, sorted(gone)))
@@ -139,8 +140,8 @@ def plan_forgetting(state: State, topic_ids: Iterable[bytes]) -> Plan[None]:
 
 
 def admit(response: Added, uncreated: Mapping[str, int]) -> Added:
-    """The answer to a request that was carried out, except that so many partitions of some topics
-    have no log yet. They exist, and are offline."""
+    """Return the answer to a request that was carried out, with an error for topics some of whose
+    partitions have no log yet. Those partitions exist, and are offline."""
     results = tuple(
         replace(
             topic,
@@ -178,7 +179,7 @@ def check_name(name: str, draft: Draft) -> None:
 
 
 def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
-    """The topic of the groups is always made as the controller's settings say, whoever asks."""
+    """Return the topic of the committed offsets as the controller's settings define it."""
     if wanted != NewTopic(OFFSETS_TOPIC):
         what = f"{OFFSETS_TOPIC} is the broker's own; its form is set by offsets.topic..."
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
@@ -194,7 +195,7 @@ def _plan_additions(
     add: Callable[[Draft, Any], TopicResult],
     response: Callable[[tuple[TopicResult, ...]], Added],
 ) -> Turns[Plan[Added]]:
-    """Add the partitions of each topic in the request, unless it only validates."""
+    """Plan to add the partitions of each topic in the request, unless it only validates."""
     draft = Draft(state)
     named = [(topic.name, topic) for topic in request.topics]
     answer = response((yield from _each(draft, named, add)))
@@ -211,7 +212,7 @@ def _topic(draft: Draft, name: str) -> TopicRecord:
 
 
 def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> TopicRecord:
-    """A topic as it is asked for, which is not there yet."""
+    """Return the topic that a request creates. Raises `Refused` if it exists."""
     state = draft.state
     if wanted.name in state.topics:
         what = f"there is a topic {wanted.name!r} already"
@@ -238,7 +239,7 @@ def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> T
 def _more_partitions(
     draft: Draft, config: Config, topic: TopicRecord, wanted: NewPartitions, rng: Random
 ) -> tuple[PartitionRecord, ...]:
-    """The partitions that a topic lacks, with as many replicas as those that it has."""
+    """Return the partitions to add, with as many replicas as the present ones."""
     present = len(topic.partitions)
     if topic.name == OFFSETS_TOPIC:
         what = f"{OFFSETS_TOPIC} keeps its partitions: a group's offsets are where its name says"
@@ -266,7 +267,7 @@ def _more_partitions(
 
 
 def _check_count(draft: Draft, count: int) -> None:
-    """Whether so many partitions more may be made."""
+    """Check that so many more partitions may be created. Raises `Refused`."""
     if count < 1:
         what = f"a topic has at least 1 partition, not {count}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
@@ -281,7 +282,7 @@ def _each(
     named: Iterable[tuple[str, Wanted]],
     decide: Callable[[Draft, Wanted], TopicResult],
 ) -> Turns[tuple[TopicResult, ...]]:
-    """The result of each topic of a request, in its order."""
+    """Return the result of each topic of a request, in order."""
     results = []
     count = 0  # of partitions since the last turn
     for name, wanted in named:
