@@ -25,8 +25,9 @@ from minibroker.client.blocking import Admin, Consumer, Producer
 
 READ_S_MAX: Final = 30.0
 WRITE_S_MAX: Final = 30.0
-# aiokafka asks only brokers that it knows: this is less than the time between two kills (kafka.md).
-AIOKAFKA_METADATA_AGE_MS: Final = 1000
+# kafka-python and aiokafka ask only brokers that were live when they last asked (docs/kafka.md):
+# this is less than the time between two kills.
+METADATA_AGE_MS: Final = 1000
 ANY_PARTITION: Final = -1
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 KCAT: Final = shutil.which("kcat")
@@ -148,6 +149,7 @@ class KafkaPython:
             enable_idempotence=how.is_idempotent,
             compression_type=None if how.compression == "none" else how.compression,
             linger_ms=20,
+            metadata_max_age_ms=METADATA_AGE_MS,
         )
         try:
             sent = [
@@ -211,7 +213,7 @@ class AioKafka:
             enable_idempotence=how.is_idempotent,
             compression_type=None if how.compression == "none" else how.compression,
             linger_ms=20,
-            metadata_max_age_ms=AIOKAFKA_METADATA_AGE_MS,
+            metadata_max_age_ms=METADATA_AGE_MS,
         ) as producer:
             sent = []
             for record in records:

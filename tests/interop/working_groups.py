@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import aiokafka
 import confluent_kafka
 import kafka
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 
 from minibroker.client.blocking import Admin
 from tests.interop.clients import (
-    AIOKAFKA_METADATA_AGE_MS,
+    METADATA_AGE_MS,
     ANY_PARTITION,
     KCAT,
     AioKafka,
@@ -91,7 +91,7 @@ def next_offsets(records: Sequence[tuple[Place, bytes]]) -> dict[int, int]:
 
 
 def run_kafka_python(member: Member, bootstrap: str, group: str, account: Account) -> None:
-    """kafka-python: a commit that is refused is left to the next one."""
+    """kafka-python: a commit that is refused is left to the next one, and so is a failed poll."""
     positions: dict[int, int] = {}
     consumer = kafka.KafkaConsumer(
         group,
@@ -102,9 +102,14 @@ def run_kafka_python(member: Member, bootstrap: str, group: str, account: Accoun
         session_timeout_ms=6000,
         heartbeat_interval_ms=300,
         max_poll_records=POLL_RECORDS,
+        metadata_max_age_ms=METADATA_AGE_MS,
     )
     while not member.leaving.is_set():
-        for found in consumer.poll(timeout_ms=POLL_S * 1000).values():
+        try:
+            polled = consumer.poll(timeout_ms=POLL_S * 1000)
+        except KafkaConnectionError:  # it asked a dead broker for metadata
+            continue
+        for found in polled.values():
             records = [(Place(one.partition, one.offset), one.value) for one in found]
             account.on_records(positions, records)
             try:
@@ -128,7 +133,7 @@ def run_aiokafka(member: Member, bootstrap: str, group: str, account: Account) -
             enable_auto_commit=False,
             session_timeout_ms=6000,
             heartbeat_interval_ms=300,
-            metadata_max_age_ms=AIOKAFKA_METADATA_AGE_MS,
+            metadata_max_age_ms=METADATA_AGE_MS,
         ) as consumer:
             while not member.leaving.is_set():
                 found = await consumer.getmany(
