@@ -1,34 +1,37 @@
-"""The elected controller: what it does until it is replaced or resigns.
+"""The elected controller, until it is replaced or resigns.
 
-It reads the store once and is the only writer of what it read: every transaction compares the
-controller key, so state and store stay equal, and a controller that was replaced writes nothing
-more (`ControllerLost`). One task decides, one thing at a time:
+The controller reads the store once and is the only writer of what it has read. Every transaction
+compares the controller key, so state and store stay equal, and a controller that was replaced
+writes nothing more (`ControllerLost`). One task makes all decisions, one at a time:
 
-1. Review: brokers came or went, or are heard or not. One transaction for all partitions concerned.
-2. Tombstones of which no broker holds anything any more are removed.
-3. Jobs, in their order. Requests for other ISRs that stand behind each other are done together.
+1. A review, if brokers came or went, or if one must be fenced or is heard again. It makes one
+   transaction for all partitions concerned.
+2. The removal of tombstones of which no broker holds a replica any more.
+3. Jobs, in order. Consecutive ALTER_PARTITION requests are decided together.
 
-What moves leaderships from brokers that live is prepared by another task (`handovers.py`), which
-makes jobs of it.
+Another task prepares the moves of leaderships from live brokers, and queues them as jobs
+(`handovers.py`).
 
-    on_brokers, submit -> plan (pure) -> store.transact -> the difference is told -> answer
+    on_brokers, submit -> plan (pure) -> store.transact -> send the difference -> answer
 
-A controller that hears fewer than half of the registered brokers decides nothing more and ends
-(`ControllerIsolated`): another broker may hear more. Before that it puts off requests to take
-replicas out of in-sync sets while it doubts that it is heard: it could leave its own broker alone
+A controller that hears fewer than half of the registered brokers makes no more decisions and ends
+(`ControllerIsolated`): another broker may hear more. If too few brokers have answered its last
+probes, it refuses for now to remove replicas from in-sync sets: its own broker could be left alone
 in them.
 
-Nothing is fired once. What brokers must be told follows from the state and from what they have
-acknowledged, what must be decided from the state and the registrations; so a controller that stops
-between any two steps leaves nothing behind that the next one does not find (Q2).
+Nothing is triggered by an event alone. What brokers must be sent follows from the state and from
+what they have acknowledged; what must be decided follows from the state and the registrations. So a
+controller that stops between any two steps leaves nothing behind that the next one does not find
+(Q2).
 
-Who asked for topics is answered once every live broker was told, so that what was answered for can
-be used at once, anywhere; a broker that does not hear is not waited for for ever. Who leaves is
-answered then too: it serves until others lead. A new ISR is answered at once.
+A request that creates or changes topics is answered once every live broker was sent the change, so
+that clients can use it at once at any broker; for a broker that does not answer the controller
+waits a bounded time. CONTROLLED_SHUTDOWN is answered then, too: the broker serves until other
+brokers lead. ALTER_PARTITION is answered at once.
 
-Partitions that lost their end with every member of their ISR are seen to by a task of its own,
-which asks the brokers for the ends of their logs and makes the comparison a job (`tails.py`). The
-brokers are probed by tasks that no decision holds up (`prober.py`).
+If every member of an ISR may have lost the end of its log, a task asks the brokers for their log
+ends and queues the comparison as a job (`tails.py`). Other tasks probe the brokers; no decision
+delays them (`prober.py`).
 """
 
 import logging
@@ -79,10 +82,10 @@ from minibroker.protocol.messages.topics import (
 from minibroker.protocol.types import TopicPartition
 
 JOBS_MAX: Final = 1_000  # waiting; one more is refused with REQUEST_TIMED_OUT
-TELLING_S_MAX: Final = 5.0  # that an answer waits for all brokers to be told
+TELLING_S_MAX: Final = 5.0  # for which an answer waits until all brokers were told
 REPORTS_MAX: Final = 20  # lines logged of one plan
 
-# Answered once the brokers were told.
+# Requests that are answered once the brokers were told.
 WAITED_FOR: Final = (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -91,37 +94,37 @@ WAITED_FOR: Final = (
     ControlledShutdownRequest,
 )
 
-# Leaders hand over first.
+# Requests before which leaders hand over.
 HANDED_OVER: Final = (ElectLeadersRequest, ControlledShutdownRequest)
 
 log = logging.getLogger(__name__)
 
 
 class ControllerLost(Exception):
-    """Another broker is the controller, or may be: this one must not go on."""
+    """Another broker is the controller, or may be: this one must stop."""
 
 
 class ControllerIsolated(Exception):
-    """This controller hears fewer than half of the registered brokers: another one shall govern."""
+    """This controller hears fewer than half of the registered brokers: another must take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A job of the controller's own: the ends of logs on some brokers."""
+    """A job of the controller's own: to elect leaders by the log ends on some brokers."""
 
     tails: Mapping[int, Tails]
 
 
 @dataclass(frozen=True, slots=True)
 class Elections:
-    """A job of the controller's own: leaders to elect, unless it is too late (seconds)."""
+    """A job of the controller's own: to elect leaders before the time `too_late` (seconds)."""
 
     moves: Sequence[Move]
     too_late: float
 
 
 class Controller:
-    """See the head of this module. `run` is the one task; all else may be called at any time."""
+    """See the head of this module. `run` is its task; the rest may be called at any time."""
 
     def __init__(self, context: NodeContext, active: ActiveController, epoch: int) -> None:
         self._context = context
@@ -153,7 +156,7 @@ class Controller:
         self._done = 0
 
     def submit(self, request: Request) -> Job[Any]:
-        """Queue a request; its answer becomes the job's result. Full queues answer at once."""
+        """Queue a request; its answer becomes the job's result. A full queue refuses it at once."""
         job = Job[Any](request)
         if isinstance(request, AlterPartitionRequest) and self._must_postpone(request):
             what = "the controller does not hear enough brokers just now"
@@ -168,18 +171,18 @@ class Controller:
         return job
 
     def queue(self, job: Job[Any]) -> None:
-        """Decide a request in its turn."""
+        """Queue a request for decision."""
         self._jobs.append(job)
         self._work.set()
 
     async def _decide(self, request: Recovery | Elections) -> Any:
-        """The result of a job of the controller's own."""
+        """Queue a job of the controller's own, and return its result."""
         job = Job[Any](request)
         self.queue(job)
         return await job.wait()
 
     def on_brokers(self, revision: int, registered: Mapping[int, BrokerRegistration]) -> None:
-        """The registrations as the store had them at a revision."""
+        """Handle the registrations that the store had at a revision."""
         if revision > self._revision:
             self._revision = revision
             if registered != self._registered:
@@ -189,7 +192,7 @@ class Controller:
                 self._review_again()
 
     def dismiss(self) -> None:
-        """It is over: who still waits is told so."""
+        """Refuse the requests that still wait: this controller has ended."""
         jobs = [*self._jobs, *self._handovers.dismiss()]
         self._jobs.clear()
         for job in jobs:
@@ -198,7 +201,7 @@ class Controller:
                 self.answer(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 
     def statistics(self) -> Statistics:
-        """Counts since the election, and the cluster now."""
+        """Return the counts since the election, and those of the cluster."""
         waiting = len(self._jobs) + self._handovers.statistics()
         return Statistics(
             waiting, self._done, self._context.store_retry.retries, count(self._state)
@@ -210,7 +213,7 @@ class Controller:
         return [Compare(entries.CONTROLLER, self._active.revision)], [Delete(entries.CONTROLLER)]
 
     async def run(self) -> None:
-        """Be controller until cancelled.
+        """Run the controller until cancelled.
 
         Raises `ControllerLost`, `ControllerIsolated` and `StoreError`.
         """
@@ -233,7 +236,8 @@ class Controller:
                     await self._work.wait()
 
     async def _review(self, nursery: trio.Nursery) -> None:
-        """Settle who leads. What follows is written before the next review judges who is heard."""
+        """Review leaders and in-sync sets, and write the result before the next review fences or
+        unfences a broker."""
         now = trio.current_time()
         if self._heartbeats.is_isolated(now):
             raise ControllerIsolated
@@ -248,7 +252,7 @@ class Controller:
         self._work.set()
 
     def _must_postpone(self, request: AlterPartitionRequest) -> bool:
-        """Whether in-sync sets would shrink because it is this controller that is cut off."""
+        """Whether a request would shrink in-sync sets while this controller may be isolated."""
         is_doubtful = self._heartbeats.is_doubtful(trio.current_time())
         return is_doubtful and isr.would_shrink(self._state, request)
 
@@ -270,11 +274,11 @@ class Controller:
     # -- jobs
 
     async def _do_jobs(self, nursery: trio.Nursery) -> None:
-        """The first job, or all requests for ISRs at the head of the queue."""
+        """Do the first job, or all ALTER_PARTITION requests at the head of the queue."""
         jobs = self._next_jobs()
         answers, plan = await self._plan([job.request for job in jobs])
         if not plan.writes:
-            # What is answered from memory is true only while nobody else has written.
+            # An answer from memory is true only if no other controller has written.
             await self._write(())
         await self._carry_out(plan, nursery)
         self._done += len(jobs)
@@ -292,7 +296,7 @@ class Controller:
         return [self._jobs[number] for number in range(max(count, 1))]
 
     async def _plan(self, requests: Sequence[Any]) -> tuple[Sequence[Any], Plan[Any]]:
-        """An answer to each of the requests, and what to do."""
+        """Return an answer to each of the requests, and the plan."""
         planning: Turns[Plan[Any]]
         match requests[0]:
             case AlterPartitionRequest():
@@ -345,7 +349,8 @@ class Controller:
     # -- carrying out
 
     async def _carry_out(self, plan: Plan[Any], nursery: trio.Nursery) -> None:
-        """Write, take over what was written, and have it told. Raises `ControllerLost`."""
+        """Write a plan, adopt its state, and queue the change for the brokers. Raises
+        `ControllerLost`."""
         if plan.writes:
             await self._commit(plan.writes)
         old, self._state, change = self._state, plan.state, plan.change
@@ -365,7 +370,7 @@ class Controller:
         self._on_progress()
 
     async def _commit(self, writes: Sequence[Put | Delete]) -> None:
-        """Write; in several transactions if one is too large. Raises `ControllerLost`."""
+        """Write, in several transactions if one is too large. Raises `ControllerLost`."""
         try:
             await self._write(writes)
         except TransactionTooLarge:
@@ -376,7 +381,8 @@ class Controller:
             await self._commit(writes[half:])
 
     async def _write(self, writes: Sequence[Put | Delete]) -> None:
-        """One transaction, if this is still the controller; again while the store is away."""
+        """Make one transaction if this is still the controller; repeat it while the store is
+        unavailable."""
         compare = [Compare(entries.CONTROLLER, self._active.revision)]
         transact = self._context.store.transact
         outcome = await self._context.store_retry.ask(transact, compare, writes)
@@ -416,21 +422,20 @@ class Controller:
         return moved
 
     async def until_told(self, nodes: Collection[int] | None = None) -> None:
-        """Wait until these brokers, or all of them, know what is true now, as far as they live;
-        not for ever."""
+        """Wait, for a bounded time, until these (or all) live brokers know the present state."""
         marks = self._channels.change_counts(self._channels.live if nodes is None else nodes)
         with trio.move_on_after(TELLING_S_MAX):
             while not self._channels.has_told(marks):
                 await self._progress.wait()
 
     def waiting_for_tails(self) -> Mapping[TopicPartition, tuple[int, ...]]:
-        """The partitions whose logs are to be compared, each with the brokers to be asked."""
+        """The partitions whose logs must be compared, each with the brokers to ask."""
         return elections.waiting_for_tails(self._state, self._config, self._without_heirs)
 
     async def recover(self, tails: Mapping[int, Tails]) -> None:
-        """Decide who leads partitions that lost their end, by the ends of the logs."""
+        """Elect the leaders of partitions that may have lost data, by the log ends."""
         await self._decide(Recovery(tails))
 
     async def wait_for_progress(self) -> None:
-        """Wait until the state, or what brokers were told, has changed."""
+        """Wait until the state changes or a broker acknowledges an order."""
         await self._progress.wait()

@@ -1,34 +1,36 @@
-"""Who leads each partition, and who is in its ISR, given who lives (A19, CTL-01 to CTL-14, K2).
+"""Elections: the leader and ISR of each partition, from the live brokers (A19, CTL-01 to -14, K2).
 
-`review` is the one place where both follow from the live brokers. It compares what is with what
-shall be and changes the difference, so it serves the death of a broker, a return, a request to
-leave and a new controller alike, and doing it twice changes nothing the second time.
+`review` is the only function that derives both from the live brokers. It compares the present state
+with the wanted one and changes the difference. So the same function handles the death of a broker,
+its return, a request to stop and a new controller, and a second call changes nothing.
 
-For one partition, in this order:
+The rules for one partition, in order:
 
-1. Members of the ISR that live and are *safe* are its heirs; those that are about to stop only if
-   there is no other. With heirs the ISR is the heirs, and the leader stays if it is one of them
-   and did not restart; else the first of them in order of preference leads. A *fenced* leader, one
-   that the controller does not hear, is replaced by an heir that is heard. An election leaves
-   fenced heirs out of the ISR if another one is heard. Where none is heard, the leader stays if it
-   is an heir. Without an election a fenced follower stays in the ISR: its leader judges it.
-2. Without heirs, but with every member of the ISR alive and some end of a log perhaps lost: of the
-   replicas that live the one with the most leads (largest last epoch, then log end), which
-   `recover` decides once they were asked. If only one can lead it does so at once. Of an ISR below
-   `min.insync.replicas` every replica must be alive: what was acknowledged before it shrank is on
-   replicas that have left it, too, and these may be the only ones that still have it (K2). One of
-   those that must be alive must be able to lead: next to a damaged log, others prove nothing.
-3. Without heirs, where the topic allows unclean election: any replica that lives.
-4. Otherwise nobody leads, and the ISR stays, so that its members are waited for.
+1. Members of the ISR that are live and *safe* are the heirs; members that are about to stop count
+   only if there are no others. If there are heirs, they are the ISR. The leader stays if it is an
+   heir and did not restart; otherwise the first heir in order of preference leads. If the leader is
+   *fenced* (the controller does not hear it), an heir that is heard replaces it. An election leaves
+   fenced heirs out of the ISR if another heir is heard. If none is heard, the leader stays if it is
+   an heir. Without an election a fenced follower stays in the ISR: its leader removes it.
+2. If there are no heirs, but every member of the ISR is live and may have lost the end of its log:
+   of the live replicas the one with the longest log leads (largest last epoch, then log end).
+   `recover` elects it when the brokers have reported their log ends. If only one replica can lead,
+   it does so at once. If the ISR is smaller than `min.insync.replicas`, every replica must be live:
+   records that were acknowledged before the ISR shrank are also on replicas that have left it, and
+   these may be the only ones that still have them (K2). One of the replicas that must be live must
+   be able to lead: if their logs are damaged, the other replicas' logs prove nothing.
+3. If there are no heirs and the topic allows unclean election: any live replica leads.
+4. Otherwise no broker leads. The ISR stays, and the partition waits for its members.
 
-A member is unsafe when its broker came back and may have lost what was not synced: the machine
-stopped, the directory is another or an older one than it was admitted with, or the log is damaged.
-That is remembered in the store (`unsafe`) as long as nobody leads, and with a leader it has left
-the ISR. A replica whose log is damaged leads under no rule but 1, after it has fetched again.
+A member is unsafe if its broker came back and may have lost unflushed data: the machine stopped,
+the data directory is another or an older one than that of its admission, or the log is damaged. The
+store keeps the unsafe members (`unsafe`) while the partition has no leader; when a leader is
+elected, they leave the ISR. A replica with a damaged log leads only by rule 1, after it has fetched
+again.
 
-A broker is admitted in the transaction that settles its return, or in the last of several, and
-before that it is not live for anybody. So a new controller that finds a registration without
-admission does it all.
+The controller admits a broker in the transaction that settles its return, or in the last one of
+several. Until then the broker is not live. So a new controller that finds a registration without an
+admission does all of this again.
 """
 
 import logging
@@ -56,7 +58,7 @@ from minibroker.protocol.types import TopicPartition
 
 
 class LogTail(NamedTuple):
-    """How far a replica's log goes; the larger one has all that the smaller one has."""
+    """The end of a replica's log; the larger of two tails has all records of the smaller one."""
 
     last_epoch: int = NO_EPOCH
     log_end: int = NO_OFFSET
@@ -75,8 +77,8 @@ def review(
     config: Config,
     fenced: frozenset[int] = frozenset(),
 ) -> Turns[Plan[None]]:
-    """Plan leader and in-sync set of every partition for these registered brokers, of which some
-    are fenced, and admit the new ones."""
+    """Plan the leader and the in-sync set of every partition for the registered brokers, of which
+    some are fenced, and the admission of the new brokers."""
     live = compare(state, registered, fenced)
     draft = Draft(state)
     draft.set_brokers(registered, live.admissions, live.fenced)
@@ -128,7 +130,7 @@ def _changes_of_directories(live: Liveness) -> Iterator[Report]:
 def plan_shutdown(
     state: State, config: Config, request: ControlledShutdownRequest
 ) -> Turns[Plan[ControlledShutdownResponse]]:
-    """Have others lead what a broker leads that is about to stop (CTL-11, CTL-12)."""
+    """Plan to replace a broker that is about to stop as a leader (CTL-11, CTL-12)."""
     broker = state.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Plan(ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH), state)
@@ -152,7 +154,7 @@ def plan_shutdown(
 
 
 def without_heirs(state: State, names: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Which of these partitions wait for rule 2."""
+    """Return those of the partitions that wait for rule 2."""
     return {
         name
         for name in names
@@ -164,8 +166,8 @@ def without_heirs(state: State, names: Iterable[TopicPartition]) -> set[TopicPar
 def waiting_for_tails(
     state: State, config: Config, names: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Those of the partitions that rule 2 concerns now, and the brokers whose log ends are to be
-    compared. `names` are those `without_heirs`, or more."""
+    """Return the partitions to which rule 2 applies now, each with the brokers whose log ends must
+    be compared. `names` are those `without_heirs`, or more."""
     return {
         name: candidates
         for name in sorted(without_heirs(state, names))
@@ -183,14 +185,15 @@ def recover(
     names: Iterable[TopicPartition],
     tails: Mapping[int, Mapping[TopicPartition, LogTail]],
 ) -> Plan[None]:
-    """Rule 2, for those of the partitions all of whose candidates were heard."""
+    """Plan by rule 2 the leaders of the partitions all of whose candidates have reported their log
+    ends."""
     draft = Draft(state)
     for name, candidates in waiting_for_tails(state, config, names).items():
         if any(node not in tails or name not in tails[node] for node in candidates):
             continue
         topic = draft.state.topics[name.topic]
         record = topic.partitions[name.partition]
-        # The first of equals in order of preference.
+        # Of equal tails the first one in order of preference.
         best = max(candidates, key=lambda node: tails[node][name])
         draft.set_partition(topic, _elected(record, best, (best,)))
         known = ", ".join(
@@ -237,8 +240,8 @@ def heard_heirs(
     staying: tuple[int, ...],
     fenced: frozenset[int],
 ) -> tuple[int, ...]:
-    """Return who may lead by rule 1: of the safe members those that are heard, `staying` preferred.
-    Where none is heard a safe leader stays; without one any of them leads, as if it were heard."""
+    """Return the replicas that may lead by rule 1: the safe members that are heard, preferably
+    those `staying`. If none is heard, a safe leader stays, or else any `staying` member leads."""
     for members in (staying, safe):
         if heard := tuple(node for node in members if node not in fenced):
             return heard
@@ -248,7 +251,7 @@ def heard_heirs(
 def isr_of_leader(
     _record: PartitionRecord, members: tuple[int, ...], _fenced: frozenset[int]
 ) -> tuple[int, ...]:
-    """The ISR where the leader stays: a fenced follower is for its leader to judge."""
+    """Return the ISR if the leader stays. Fenced followers stay: their leader removes them."""
     return members
 
 
@@ -259,7 +262,7 @@ def _decide_without_heirs(
     live: Liveness,
     config: Config,
 ) -> _Decision:
-    """Rules 2 to 4."""
+    """Apply rules 2 to 4."""
     name = TopicPartition(topic.name, record.number)
     candidates = _candidates(name, record, live.brokers)
     isr = _listed(record.isr)
@@ -296,7 +299,7 @@ def _decide_without_heirs(
 def _offline(
     name: TopicPartition, record: PartitionRecord, missing: tuple[int, ...], live: Liveness
 ) -> Report:
-    """Why a partition has no leader, and what helps; `missing` are the brokers to wait for."""
+    """Report why a partition has no leader, and what to do; it waits for the brokers `missing`."""
     unsafe = record.unsafe
     damaged = [
         node for node in record.isr if node in live.brokers and name in live.brokers[node].damaged
@@ -317,14 +320,15 @@ def _offline(
 def _candidates(
     name: TopicPartition, record: PartitionRecord, brokers: Mapping[int, BrokerRegistration]
 ) -> tuple[int, ...]:
-    """Who could lead if the ISR did not matter."""
+    """Return the replicas that could lead if the ISR did not matter."""
     return tuple(
         node for node in record.replicas if node in brokers and name not in brokers[node].damaged
     )
 
 
 def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tuple[int, ...]:
-    """Whose logs rule 2 must see: together they were sent all that was acknowledged."""
+    """Return the replicas whose logs rule 2 must compare: together they were sent all acknowledged
+    records."""
     enough = min(config.for_topic(topic.configs).min_insync_replicas, len(record.replicas))
     return record.isr if len(record.isr) >= enough else record.replicas
 
@@ -332,7 +336,7 @@ def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tup
 def _include_longest_log(
     holders: tuple[int, ...], candidates: tuple[int, ...], brokers: Mapping[int, BrokerRegistration]
 ) -> bool:
-    """Whether the longest log of the candidates is the longest there is."""
+    """Whether the longest log of the candidates is the longest of all."""
     return all(node in brokers for node in holders) and any(node in holders for node in candidates)
 
 

@@ -1,24 +1,25 @@
-"""How the cluster stands in the metadata store.
+"""The entries of the metadata store: keys, values, and how they are read and written.
 
 | key | value |
 |---|---|
 | `cluster-id` | the id that data directories are marked with |
-| `controller` | who is controller; under its broker's lease |
-| `controller-epoch` | the epoch of the newest controller; it stays and only grows |
+| `controller` | the active controller; under its broker's lease |
+| `controller-epoch` | the epoch of the newest controller; it is never removed and only grows |
 | `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
-| `admissions/NODE` | the registration that the controller last admitted; it stays until forgotten |
-| `departures/NODE/PART` | how far a broker's logs went when it had stopped in order |
+| `admissions/NODE` | the last registration that the controller admitted, until unregistered |
+| `departures/NODE/PART` | the ends of a broker's logs when it had shut down cleanly |
 | `topics/NAME` | a topic's id and its own settings |
 | `partitions/ID/NUMBER` | leader, epochs, ISR and replicas of one partition of that topic id |
 | `tombstones/ID` | a deleted topic whose directories may still lie on brokers (CTL-15) |
 | `producer-ids` | the first producer id that no broker has claimed |
 
-A broker writes its own registration, its own departure, the claims of producer ids and, when it
-stands for election, the two controller keys. The rest is the elected controller's alone, and each
+A broker writes its own registration, its own departure, its claims of producer ids and, when it
+stands for election, the two controller keys. Only the elected controller writes the rest, and each
 of its transactions compares the `controller` key.
 
-Values are JSON, so that a person can read them with any SQLite tool. Partitions stand under the
-topic's id and not its name: a topic made again under the same name shares nothing with the old one.
+Values are JSON, so that a person can read them with any SQLite tool. The key of a partition has the
+topic's id and not its name: a topic that is created again under the same name shares nothing with
+the old one.
 """
 
 import json
@@ -60,9 +61,9 @@ Value = TypeVar("Value")
 
 
 class ActiveController(NamedTuple):
-    """Who is controller; `revision` is that of the key, which each of its writes compares.
+    """The active controller; `revision` is that of its key, which each of its writes compares.
 
-    `fences`: it probes brokers and fences those that it does not hear. An earlier version does not.
+    `fences`: it probes brokers and fences those that do not answer. An earlier version does not.
     """
 
     node_id: int
@@ -81,10 +82,10 @@ class _DepartedPart(NamedTuple):
 
 
 def read_state(entries: Entries) -> Turns[State]:
-    """All but the registrations, from a snapshot of everything.
+    """Read everything but the registrations from a snapshot of the whole store.
 
-    A controller numbers the topics that it makes from its epoch on, which is its own.
-    `brokers` is empty: who is live is for a review to say. Raises `StoreError` naming a bad entry.
+    A controller numbers the topics that it creates from a number of its own, made of its epoch.
+    `brokers` is empty: a review sets the live brokers. Raises `StoreError` that names a bad entry.
     """
     admissions = [_parse(entries, key, _admission) for key in _under(entries, ADMISSIONS)]
     tombstones = [_parse(entries, key, _tombstone) for key in _under(entries, TOMBSTONES)]
@@ -108,8 +109,8 @@ def read_state(entries: Entries) -> Turns[State]:
 
 
 def leftovers(entries: Entries, state: State) -> tuple[Delete, ...]:
-    """What removes all that `read_state` leaves out: parts of topics that a controller was making
-    or deleting, or giving more partitions, in several transactions, when it ended."""
+    """Return the deletions of all entries that `read_state` leaves out: parts of topics that a
+    controller was creating, deleting or extending in several transactions when it ended."""
     counts = {topic.id.hex(): len(topic.partitions) for topic in state.topics.values()}
     topics = [
         key for key in _under(entries, TOPICS) if key.removeprefix(TOPICS) not in state.topics
@@ -123,7 +124,7 @@ def leftovers(entries: Entries, state: State) -> tuple[Delete, ...]:
 
 
 def _read_topic(entries: Entries, name: str) -> Turns[TopicRecord]:
-    """One topic with its partitions. Raises `StoreError` if a part of it is missing or bad."""
+    """Read one topic with its partitions. Raises `StoreError` if a part is missing or bad."""
 
     def topic(_: str, found: Any) -> tuple[bytes, dict[str, str], range, int]:
         numbers = range(found["partitions"])
@@ -141,7 +142,7 @@ def _read_topic(entries: Entries, name: str) -> Turns[TopicRecord]:
 
 
 def read_brokers(entries: Entries) -> dict[int, BrokerRegistration]:
-    """The registrations. Raises `StoreError`."""
+    """Read the registrations. Raises `StoreError`."""
     return {
         registered.node_id: registered
         for registered in (
@@ -152,7 +153,7 @@ def read_brokers(entries: Entries) -> dict[int, BrokerRegistration]:
 
 
 def read_departures(entries: Entries) -> dict[int, Departure]:
-    """The departures that are there as a whole and still hold. Raises `StoreError`."""
+    """Read the departures that are complete and still valid. Raises `StoreError`."""
     parts: dict[int, list[_DepartedPart]] = {}
     for key in _under(entries, DEPARTURES):
         part = _parse(entries, key, _departed_part)
@@ -169,7 +170,7 @@ def read_departures(entries: Entries) -> dict[int, Departure]:
 
 
 def read_active_controller(entries: Entries) -> ActiveController | None:
-    """Who is controller now, if anybody is."""
+    """Read the active controller; None if there is none."""
     if CONTROLLER not in entries:
         return None
     node_id, fences = _parse(
@@ -179,22 +180,22 @@ def read_active_controller(entries: Entries) -> ActiveController | None:
 
 
 def read_controller_epoch(entries: Entries) -> int:
-    """The epoch of the newest controller there was; -1 before the first."""
+    """Read the epoch of the newest controller; -1 before the first."""
     return _number(entries, CONTROLLER_EPOCH, NO_EPOCH)
 
 
 def read_cluster_id(entries: Entries) -> str | None:
-    """The cluster's id, if it has one yet."""
+    """Read the cluster's id; None if it has none yet."""
     return str(_read(entries, CLUSTER_ID)) if CLUSTER_ID in entries else None
 
 
 def read_producer_ids(entries: Entries) -> int:
-    """The first producer id that nobody has claimed."""
+    """Read the first producer id that no broker has claimed."""
     return _number(entries, PRODUCER_IDS, 0)
 
 
 def revision_of(entries: Entries, key: str) -> int:
-    """The revision to compare a key with."""
+    """Return the revision to compare a key with."""
     return entries[key].revision if key in entries else ABSENT
 
 
@@ -229,7 +230,7 @@ def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
 
 
 def topic_removal(topic: TopicRecord, tombstone: Tombstone) -> list[Put | Delete]:
-    """What takes a topic out of the store and leaves its tombstone."""
+    """Return the writes that remove a topic from the store and leave its tombstone."""
     return [
         tombstone_put(tombstone),
         Delete(TOPICS + topic.name),
@@ -248,7 +249,7 @@ def tombstone_put(tombstone: Tombstone) -> Put:
 
 
 def tombstone_removal(topic_id: bytes) -> Delete:
-    """What forgets a deleted topic, once no broker has anything of it."""
+    """Return the removal of a tombstone."""
     return Delete(TOMBSTONES + topic_id.hex())
 
 
@@ -265,12 +266,12 @@ def admission_put(admission: Admission) -> Put:
 
 
 def admission_removal(node_id: int) -> Delete:
-    """What forgets a broker."""
+    """Return the removal of a broker's admission: the cluster forgets it."""
     return Delete(f"{ADMISSIONS}{node_id}")
 
 
 def departure_puts(departure: Departure) -> list[Put]:
-    """The entries of a broker that has stopped in order. They need not be written together."""
+    """Return the entries of a broker that has shut down cleanly. They may be written one by one."""
     some = [*at_once(departure.logs, DEPARTED_LOGS_MAX)] or [[]]
     return [
         _put(
@@ -286,7 +287,7 @@ def departure_puts(departure: Departure) -> list[Put]:
 
 
 def broker_put(registered: BrokerRegistration, lease: int) -> Put:
-    """The registration of a broker; its epoch is what the store makes of it."""
+    """Return the entry of a registration; the store's revision of it becomes its epoch."""
     value = {
         "host": registered.endpoint.host,
         "port": registered.endpoint.port,
@@ -308,7 +309,7 @@ def broker_key(node_id: int) -> str:
 
 
 def active_controller_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
-    """The entries of who becomes controller."""
+    """Return the entries of a new controller."""
     active = {"node_id": node_id, "fences": True}
     return [_put(CONTROLLER, active, lease), _put(CONTROLLER_EPOCH, epoch)]
 
@@ -373,7 +374,7 @@ def _registered(key: str, found: Any, revision: int) -> BrokerRegistration:
         tail_safe=found["tail_safe"],
         was_synced=found["was_synced"],
         damaged=frozenset(TopicPartition(*one) for one in found["damaged"]),
-        # One that was written before there were several listeners has none.
+        # A registration from before several listeners existed has none.
         listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
         fence_timeout_ms=int(found.get("fence_timeout_ms", 0)),
     )
@@ -396,7 +397,7 @@ def _number(entries: Entries, key: str, missing: int) -> int:
 
 
 def _parse(entries: Entries, key: str, parse: Callable[[str, Any], Value]) -> Value:
-    """One entry through its reader. Raises `StoreError` if it is missing or makes no sense."""
+    """Read one entry with `parse`. Raises `StoreError` if it is missing or cannot be read."""
     found = _read(entries, key)
     try:
         return parse(key, found)

@@ -122,7 +122,7 @@ class ControllerNode:
 
     @property
     def broker_epoch(self) -> int:
-        """Of the present registration, -1 before the first."""
+        """The epoch of the present registration, -1 before the first."""
         return self._session.epoch
 
     @property
@@ -131,20 +131,20 @@ class ControllerNode:
         return self._calls.controller is not None
 
     def statistics(self) -> Statistics | None:
-        """Counts of the controller here; None where it is not."""
+        """Return the statistics of the controller if it runs here, else None."""
         controller = self._calls.controller
         return None if controller is None else controller.statistics()
 
     def session_statistics(self) -> SessionStatistics:
-        """How this broker's lease is kept."""
+        """Return the statistics of this broker's lease."""
         return self._session.statistics()
 
     def may_decide_alone(self, now: float) -> bool:
-        """Whether nobody can have put others in this broker's place, as far as it can know."""
+        """Whether no other broker can have been elected in this one's place: both leases hold."""
         return self.is_session_current(now) and self.is_standing(now)
 
     def is_session_current(self, now: float) -> bool:
-        """Whether the registration of this broker is sure to stand."""
+        """Whether the lease of this broker's registration has surely not ended."""
         return self._session.is_current(now)
 
     def is_standing(self, now: float) -> bool:
@@ -152,11 +152,11 @@ class ControllerNode:
         return self._lease.is_standing(now)
 
     def store_trouble(self) -> str:
-        """What is wrong with the metadata store at present; empty if nothing is."""
+        """Return why the metadata store is unavailable; "" if it is not."""
         return self._store_retry.trouble()
 
     def probe(self, request: ProbeRequest, now: float) -> ProbeResponse:
-        """Answer a controller that asks whether this broker is there."""
+        """Answer a controller's probe."""
         response = self._lease.on_probe(request, self.broker_epoch, now)
         is_heard = not response.error and request.confirmed != NO_STAMP
         if is_heard and request.controller_id != self._node_id:
@@ -164,26 +164,26 @@ class ControllerNode:
         return response
 
     def submit(self, request: Request) -> Job[Any]:
-        """Hand a request to the controller, if that is here; else it is refused at once."""
+        """Hand a request to the controller if it runs here; otherwise refuse it at once."""
         return self._calls.submit(request)
 
     async def call(self, api_key: ApiKey, request: Request) -> Any:
-        """The answer of whoever is controller. Raises as `ControllerCalls.call`."""
+        """Return the active controller's answer. Raises as `ControllerCalls.call`."""
         return await self._calls.call(api_key, request)
 
     def forward(self, request: CreateTopicsRequest | AlterConfigsRequest) -> Job[Any]:
-        """`call` in the background; its failure is an error for each topic."""
+        """Call in the background; a failure becomes an error for each topic."""
         return self._calls.forward(request)
 
     def next_producer_id(self) -> int | None:
-        """A producer id that nobody had, or None while the next block is on its way."""
+        """Return a new producer id; None while the next block is being claimed."""
         producer_id = self._producer_ids.next_id()
         if self._producer_ids.ask():
             self._ids_wanted.set()
         return producer_id
 
     def register_anew(self) -> None:
-        """Something that the registration says has changed: come back, as it is now."""
+        """Register again, because a fact in the registration has changed."""
         self._registered.cancel()
 
     # -- life
@@ -193,10 +193,10 @@ class ControllerNode:
         registration: RegistrationFacts,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Take part until cancelled; started with the broker epoch, once registered.
+        """Register and take part until cancelled. Reports the broker epoch once registered.
 
-        Raises `StoreError` if the store cannot be used, `NodeIdTaken` if another broker has, or
-        takes, this node id.
+        Raises `StoreError` if the store cannot be used, and `NodeIdTaken` if another broker has or
+        takes this node id.
         """
         await self._register(registration)
         self._producer_ids.add(await self._store_retry.ask(claim_block, self._store))
@@ -224,9 +224,9 @@ class ControllerNode:
         self._lease.begin(self._session.registered_at)
 
     async def leave(self) -> None:
-        """Before a clean stop: have others lead, and be controller, as far as they can.
+        """Before a clean stop: hand leaderships and the controller's role to other brokers.
 
-        `run` goes on until it is cancelled. Never raises for others' failures.
+        `run` continues until it is cancelled. Never raises for failures of other brokers.
         """
         config = self._config
         if config.controlled_shutdown_enable:
@@ -235,15 +235,15 @@ class ControllerNode:
                     await self._pause(config.controlled_shutdown_retry_backoff_ms / 1000)
                 if await self._is_let_go() or not await self._may_others_lead():
                     break
-        # Not before: where all leave at once, one of them must let the others go.
+        # Not earlier: if all brokers leave together, one must be controller for the others.
         self._has_left = True
         await self._resign()
 
     async def close(self, logs: Iterable[ClosedLog] | None = None) -> None:
-        """The last thing of a clean stop, once all is on disk: let the registration vanish.
+        """End a clean stop, when all data is on disk: remove the registration.
 
-        `logs` are those that were closed; they are kept for the audit, which else could not know
-        what must still be there. None: they were not closed as they should be.
+        `logs` are the closed logs, which are written for the audit: it needs to know what must
+        still be there. None if they could not be closed properly.
         """
         try:
             if logs is not None and self.broker_epoch != NO_EPOCH:
@@ -269,8 +269,8 @@ class ControllerNode:
                 self._calls.controller.on_brokers(after, brokers)
 
     async def _look_for_vacancy(self) -> None:
-        """While no controller that fences is elected, ask the store if that is still so: nobody can
-        fence this broker until a fence time-out after the last such answer."""
+        """While no controller that fences is elected, ask the store whether that is still so: no
+        controller can fence this broker until a fence time-out after the last such answer."""
         while True:
             await trio.sleep(self._heartbeat_s)
             active = self._calls.active
@@ -286,10 +286,10 @@ class ControllerNode:
                 now = trio.current_time()
                 self._lease.on_vacancy(asked_at, now)
                 if active is not None and not self.is_standing(now):
-                    self.register_anew()  # this controller says to no other when roles stand
+                    self.register_anew()  # else this controller does not say when roles stand
 
     async def _elect_when_vacant(self) -> None:
-        """Follow who is controller, and be it when nobody is."""
+        """Follow the controller's key in the store, and stand for election when it is vacant."""
         after = 0
         while True:
             snapshot = await self._follow(after)
@@ -310,26 +310,26 @@ class ControllerNode:
             try:
                 outcome = await self._store_retry.ask(self._store.transact, compare, puts)
             except LeaseLost:
-                return  # the renewal will hear of it too
+                return  # the renewal will fail, too
             if outcome.succeeded:
                 active = ActiveController(self._node_id, outcome.revision)
                 self._calls.set_active(active)
                 await self._run_controller(Controller(self._context, active, epoch))
 
     async def _follow(self, after: int) -> Snapshot:
-        """Who is controller, once that is news."""
+        """Wait until the controller's key changes, and return it."""
         snapshot = await self._store_retry.watch(self._store, entries.CONTROLLER, after)
         self._calls.set_active(entries.read_active_controller(snapshot.entries))
         return snapshot
 
     def _may_be_elected(self, snapshot: Snapshot) -> bool:
-        """Whether there is no active controller, or it is this node in a former life."""
+        """Whether there is no active controller, or only an earlier run of this node."""
         active = entries.read_active_controller(snapshot.entries)
         return not self._has_left and (active is None or active.node_id == self._node_id)
 
     async def _run_controller(self, controller: Controller) -> None:
-        """Be the controller until another one is elected, or this one resigns."""
-        # It probes them while it reads the store: their standing must not lapse over that.
+        """Run the controller until another one is elected or this one resigns."""
+        # It probes the brokers while it reads the store, so that their standing does not lapse.
         controller.on_brokers(self._brokers_revision, self._calls.brokers)
         self._calls.set_controller(controller)
         is_isolated = False
@@ -355,7 +355,7 @@ class ControllerNode:
             self._candidacy.on_success()
 
     async def _resign(self) -> None:
-        """Resign as controller, so that the others need not wait for the end of its lease."""
+        """Resign as controller, so that other brokers need not wait for the end of the lease."""
         controller = self._calls.controller
         if controller is None:
             return
@@ -369,7 +369,7 @@ class ControllerNode:
     # -- leaving
 
     async def _is_let_go(self) -> bool:
-        """Ask to leave; whether it is of no use to ask again."""
+        """Ask to leave. Return whether asking again is of no use."""
         with trio.move_on_after(CALL_S_MAX):
             while True:
                 # Made anew each time: the session may have been lost meanwhile.
@@ -391,7 +391,7 @@ class ControllerNode:
         return True
 
     async def _pause(self, seconds: float) -> None:
-        """Before asking again: as long as it can help."""
+        """Wait before asking again, but not longer than other brokers may lead."""
         with trio.move_on_after(seconds):
             changed = self._calls.changed
             while await self._may_others_lead():
@@ -399,7 +399,7 @@ class ControllerNode:
                 changed = self._calls.changed
 
     async def _may_others_lead(self) -> bool:
-        """Whether some other broker lives and stays, so that to ask again can help."""
+        """Whether another broker is live and stays, so that asking again can help."""
         try:
             found = (await self._store.get(entries.ADMISSIONS)).entries
         except StoreUnavailable:

@@ -1,29 +1,29 @@
-"""What one broker still has to be told, and the requests that tell it.
+"""What the controller must still send to one broker, and the requests that do so.
 
-Orders are level-triggered. This remembers only *what* the broker has not been told of, by name, and
-a request is made from the state of the moment when it can be sent. So any number of changes of one
-partition while a request is under way become one, and a name never carries an old state after a new
-one. At first the broker is told everything. A process that registers anew knows what it was told
-before: it is told what it missed, and then that all other roles of it stand.
+Orders are level-triggered. `Pushes` keeps only the *names* of what the broker has not been sent,
+and makes each request from the state at the moment when the request can be sent. So any number of
+changes of one partition while a request is under way become one, and the broker never gets an old
+state after a new one. A new process is sent everything. A process that only registers again has
+kept what it was sent: it gets what it missed, and then the word that all its other roles stand.
 
-One request is under way at a time, and the next is made when it was answered, so the broker's own
-pace is the pace of what it is told. A request holds as much as takes a broker some milliseconds: it
-serves nobody else meanwhile. One whose connection was lost, or that was refused, is made again.
-What was acknowledged before is not told again: a broker that is too slow for all that it is told
-would be told it for ever.
+One request is under way at a time, and the next is made after its answer, so the broker sets the
+pace. A request holds what takes a broker some milliseconds, because it serves no other requests
+meanwhile. A request whose connection was lost, or that was refused, is made again. What the broker
+has acknowledged is not sent again; otherwise a slow broker would never finish.
 
-* UPDATE_METADATA comes before a role is given: it carries the topics' settings. The first is marked
-  full: all of the image follows.
-* STOP_REPLICA, for deleted topics: a topic made again under the same name finds its place free.
-* LEADER_AND_ISR. The one with which all roles are told is marked full: only then are the logs known
-  that have no role, and the topics that are no more, and that roles of before stand.
+* UPDATE_METADATA is sent before roles, because it carries the topics' settings. The first one has
+  `begins_image`: the whole image follows.
+* STOP_REPLICA is for deleted topics, so that a topic created again under the same name finds its
+  directory free.
+* LEADER_AND_ISR. The one that sends the last role has `completes_roles`: then the broker knows
+  which logs have no role and which topics do not exist any more, and that its earlier roles stand.
 
-What changed first is told first, so that a stream of changes holds up none of them.
+What changed first is sent first, so that a stream of changes delays none of them.
 
-A partition that a broker refuses is told again later, where that can help: while its disk is full,
-or an older topic of the same name is still in the way. FENCED_LEADER_EPOCH is no such case: the
-broker knows a higher epoch than the store, so the store is an old copy, and that is an error to
-be logged.
+A partition that a broker refuses is sent again later if that can help: while the broker's disk is
+full, or while an older topic of the same name still has its directory. FENCED_LEADER_EPOCH is no
+such case: the broker knows a higher epoch than the store, so the store is an old copy, and the
+controller logs an error.
 """
 
 import math
@@ -56,8 +56,9 @@ from minibroker.protocol.messages.control import (
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import TopicPartition
 
-# Of one request. A broker takes about 15 us for a topic, a setting or a partition of the image, 120
-# us for a role, 1 to 2 ms for one whose log has to be made, and as long to set a log aside.
+# Limits of one request. A broker takes about 15 us for a topic, a setting or a partition of the
+# image, 120 us for a role, 1 to 2 ms for one whose log it must create, and as long to set a log
+# aside.
 METADATA_WEIGHT_MAX: Final = 500
 ROLES_WEIGHT_MAX: Final = 80
 MAKING_WEIGHT: Final = 20
@@ -75,21 +76,22 @@ _Queue: TypeAlias = OrderedDict[Name, int]
 
 
 class Push(NamedTuple):
-    """One request."""
+    """One request to a broker."""
 
     api_key: ApiKey
     request: Any
 
 
 class Refusal(NamedTuple):
-    """What a broker did not do."""
+    """A partition for which a broker refused an order."""
 
     name: TopicPartition
     error: int
 
 
 class Acknowledgement(NamedTuple):
-    """What came of a push: deleted topics that are gone there, and what was refused."""
+    """The result of a push: deleted topics of which the broker holds nothing any more, and
+    refusals."""
 
     stopped: tuple[bytes, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -108,8 +110,8 @@ class Pushes:
         self._is_begun = False
         self._is_first_due = True  # the first part of the image
         self._is_last_due = True  # the last part of the roles
-        # What is to be told, and the number of the change since which it is; the oldest first.
-        self._news: _Queue[None] = OrderedDict()  # of brokers, or anything else in the metadata
+        # What to send, each with the number of the change that made it necessary; oldest first.
+        self._news: _Queue[None] = OrderedDict()  # brokers, or anything else in the metadata
         self._topics: _Queue[str] = OrderedDict()
         self._deleted: _Queue[tuple[str, bytes]] = OrderedDict()
         self._partitions: _Queue[TopicPartition] = OrderedDict()
@@ -118,14 +120,15 @@ class Pushes:
         self._new_roles: _Queue[TopicPartition] = OrderedDict()  # behind the others: see `_is_new`
         # The partitions of each topic of which the broker has logs, as far as is known.
         self._held: defaultdict[str, set[int]] = defaultdict(set)
-        # What the request under way tells, to be put back where it came from.
+        # What the request under way sends, to put back into its queues after a failure.
         self._sent: list[tuple[_Queue[Any], Any, int]] = []
         self._tombstones: dict[bytes, Tombstone] = {}
         self._unstopped: dict[bytes, set[int]] = {}  # the partitions that are not gone yet
         self._failed_stops: dict[tuple[bytes, int], None] = {}
 
     def renew(self, broker: BrokerRegistration) -> None:
-        """The same process has registered anew: what it acknowledged before, it knows."""
+        """Continue with a new registration of the same process, which knows what it has
+        acknowledged."""
         assert broker.process == self.broker.process
         self.fail()
         self.broker = broker
@@ -134,8 +137,8 @@ class Pushes:
         self._is_last_due = True
 
     def resend_all_roles(self) -> int:
-        """Tell the broker that all its roles stand, once it has all changes: it may have missed
-        that others lead. Return what `acknowledged` is then."""
+        """Confirm all roles to the broker once it has all changes: it may have missed that other
+        brokers lead. Return the value that `acknowledged` has then."""
         self.change_count += 1
         self._is_last_due = True
         return self.change_count
@@ -151,12 +154,12 @@ class Pushes:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to tell now."""
+        """Whether there is something to send now."""
         return self._is_first_due or self._is_last_due or any(self._queues)
 
     @property
     def has_refused(self) -> bool:
-        """Whether something was refused that may be told again later."""
+        """Whether something was refused that is to be sent again later."""
         return bool(self.uncreated or self._failed_stops)
 
     @property
@@ -168,7 +171,7 @@ class Pushes:
         return (self._news, self._topics, self._deleted, self._partitions)
 
     def add(self, change: Change) -> None:
-        """Queue what has changed since it was sent."""
+        """Queue a change."""
         self.change_count += 1
         self._news.setdefault(None, self.change_count)
         _add(self._topics, change.topics, self.change_count)
@@ -177,7 +180,7 @@ class Pushes:
         _add(self._roles, change.partitions, self.change_count)
 
     def stop(self, tombstones: Iterable[Tombstone]) -> None:
-        """Have the broker delete what it holds of these topics."""
+        """Queue the deletion of the broker's replicas of these topics."""
         for tombstone in tombstones:
             if self.broker.node_id in tombstone.holders:
                 self.change_count += 1
@@ -187,7 +190,7 @@ class Pushes:
                 _add(self._stops, ((tombstone.id, number) for number in numbers), self.change_count)
 
     def repeat(self) -> None:
-        """Queue again what the broker has refused."""
+        """Queue what the broker has refused again."""
         if self.has_refused:
             self.change_count += 1
             _add(self._roles, self.uncreated, self.change_count)
@@ -214,7 +217,7 @@ class Pushes:
         return None if metadata == NOTHING else self._next_metadata(states)
 
     def handle_response(self, push: Push, response: Any) -> Acknowledgement | None:
-        """What the broker answered; None if it refused the request as a whole."""
+        """Handle the broker's answer. Return None if it refused the request as a whole."""
         if is_refused_whole(response):
             self.fail()
             return None
@@ -228,12 +231,12 @@ class Pushes:
         return Acknowledgement(refusals=tuple(self._handle_roles(response)))
 
     def fail(self) -> None:
-        """Nobody knows whether the request under way arrived: it is made again."""
+        """Queue the request under way again: it may not have arrived."""
         _put_back(self._sent)
         self._sent.clear()
 
     def _begin(self, state: State) -> None:
-        """Everything is to be told, whatever has changed until now."""
+        """Queue everything, whatever has changed until now."""
         self._is_begun = True
         for queue in (*self._metadata_queues, self._roles):
             queue.clear()
@@ -299,7 +302,7 @@ class Pushes:
     def _handle_stops(
         self, request: StopReplicaRequest, response: StopReplicaResponse
     ) -> Iterator[bytes]:
-        """The deleted topics of which nothing is left there."""
+        """Yield the deleted topics of which the broker holds nothing any more."""
         failed = {(one.topic, one.partition) for one in response.partitions if one.error}
         for stopped in request.partitions:
             topic_id, number = stopped.topic_id, stopped.partition
@@ -321,7 +324,7 @@ class Pushes:
                 name, number = queue.popitem(last=False)
                 role = self._role(states, name)
                 if role is not None and name.topic in self._topics:
-                    early.append((queue, name, number))  # its settings are told first
+                    early.append((queue, name, number))  # its settings are sent first
                 elif role is not None and self._is_new(role, name) and queue is self._roles:
                     self._new_roles.setdefault(name, number)
                 else:
@@ -339,7 +342,7 @@ class Pushes:
         return Push(ApiKey.LEADER_AND_ISR, request)
 
     def _role(self, states: "_States", name: TopicPartition) -> PartitionState | None:
-        """What the broker is to be for this partition, if anything."""
+        """Return the broker's role for a partition; None if it has none."""
         state = states.partition(name)
         if state is not None and self.broker.node_id in state.replicas:
             return state
@@ -347,8 +350,8 @@ class Pushes:
         return None
 
     def _is_new(self, role: PartitionState, name: TopicPartition) -> bool:
-        """Whether a log may have to be made for it: nothing has happened to the partition since it
-        was made, or the broker was never told of it."""
+        """Whether the broker may have to create a log: the partition has not changed since its
+        creation, or the broker was never sent it."""
         return role.partition_epoch == 0 or name.partition not in self._held.get(name.topic, ())
 
     def _handle_roles(self, response: LeaderAndIsrResponse) -> Iterator[Refusal]:
@@ -364,32 +367,32 @@ class Pushes:
 
 
 def _oldest(*queues: "_Queue[Any]") -> float:
-    """The number of the first change that is in one of them."""
+    """Return the number of the oldest change in these queues."""
     return min((next(iter(queue.values())) for queue in queues if queue), default=NOTHING)
 
 
 def _add(queue: "_Queue[Name]", names: Iterable[Name], number: int) -> None:
-    """Have these told; what waits already keeps its place."""
+    """Queue names; one that waits already keeps its place."""
     for name in names:
         queue.setdefault(name, number)
 
 
 def _put_back(taken: Sequence[tuple["_Queue[Any]", Any, int]]) -> None:
-    """Have these told, before all that came later."""
+    """Queue names again, before all that came later."""
     for queue, name, number in reversed(taken):
         queue[name] = number
         queue.move_to_end(name, last=False)
 
 
 def is_refused_whole(response: Any) -> bool:
-    """Whether nothing of the request was done."""
+    """Whether a response refuses its whole request."""
     return isinstance(
         response, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
     ) and bool(response.error)
 
 
 class _States:
-    """A state in the form of messages, made as far as it is asked for."""
+    """A state in the form of messages, which are made on demand."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -406,7 +409,7 @@ class _States:
         )
 
     def topic(self, name: str) -> TopicState | None:
-        """A topic, if there is one of this name."""
+        """Return a topic; None if it does not exist."""
         topic = self.state.topics.get(name)
         if topic is None:
             return None
@@ -414,7 +417,7 @@ class _States:
         return TopicState(topic.name, topic.id, configs, len(topic.partitions), topic.creation)
 
     def partition(self, name: TopicPartition) -> PartitionState | None:
-        """A partition, if there is one of this name."""
+        """Return a partition; None if it does not exist."""
         record = self.state.partition(name)
         if record is None:
             return None

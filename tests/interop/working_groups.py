@@ -25,9 +25,9 @@ from kafka.errors import KafkaConnectionError, KafkaError
 
 from minibroker.client.blocking import Admin
 from tests.interop.clients import (
-    METADATA_AGE_MS,
     ANY_PARTITION,
     KCAT,
+    METADATA_AGE_MS,
     AioKafka,
     Client,
     Confluent,
