@@ -1,7 +1,7 @@
-"""The only real clock of the broker: wall time, and the boot it belongs to.
+"""The machine's clocks: wall time, the id of the current boot, and the time since boot.
 
-Monotonic time comes from trio, which a simulation replaces; these two are handed to
-`broker.app.serve` as arguments.
+Monotonic time comes from trio, which a simulation replaces. `broker.app.serve` gets wall time and
+boot id as arguments; the SQLite store's leases count in time since boot.
 """
 
 import subprocess

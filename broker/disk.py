@@ -1,8 +1,9 @@
-"""The only real files, and the one way to leave the loop.
+"""The operating system's files, and worker threads for calls that block.
 
-`RealFiles` is the operating system's form of `broker.log.files.Files`; what differs between Linux
-and macOS (fdatasync, RWF_NOWAIT) stands here and nowhere else. `in_worker` runs a blocking function
-in a thread: fsync, recovery at start-up and SQLite go through it, nothing on the append path does.
+`RealFiles` is the operating system's form of `broker.log.files.Files`. Only this module knows what
+differs between Linux and macOS (fdatasync, RWF_NOWAIT). `in_worker` runs a blocking function in a
+thread. Fsync, recovery at start-up and SQLite use it; nothing on the append path does. A follower's
+fetches have threads of their own (`replication/fetch_thread.py`).
 
 Appends keep the size of the file in Python and write at that position, so that what another
 process does to the file cannot move them. A short write is finished in a loop; when the loop ends

@@ -1,6 +1,6 @@
 """What one configuration property is, and how its text becomes a value.
 
-A property is described once, at the field of `broker.properties.Config` that holds its value. From
+A property is described once: at the field for its value, in a class of `broker.properties`. From
 that description come the check of a value, the reference page, `minibroker config show` and the
 error for an unknown name. Names and defaults are Kafka's wherever Kafka has the property.
 """

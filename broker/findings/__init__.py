@@ -1,9 +1,9 @@
-"""What is wrong with a cluster, and what to do about it: pure, from what was seen to findings.
+"""What is wrong with a cluster, and what to do about it: pure functions from facts to findings.
 
-`minibroker doctor` collects what it is made from; a broker may, too. A finding says what is the
-case and, unless all is well, what to do about it. A problem is what keeps a client from its work or
-endangers data now; a note is what somebody may have decided, and should know. Every check that
-found nothing wrong says so, so that it is clear what was looked at.
+`minibroker doctor` collects the facts; a broker may, too. A finding says what is the case and,
+unless all is well, what to do about it. A problem keeps a client from its work or endangers data
+now. A note names a state that an operator may have chosen, and should know. Most checks that find
+nothing wrong say so, so that the operator knows what was checked.
 """
 
 from collections.abc import Iterable

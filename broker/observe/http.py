@@ -8,8 +8,9 @@ no bounds there:
   broker's stop for as long as it likes. Here every socket is at hand, and closing it ends a send.
 * It takes as many connections as come, and a process has only so many files, which logs need too.
 
-Nothing that goes wrong in here concerns the broker: a connection that fails is logged and closed.
-Hypercorn writes no log of its own; what it has to say goes to this module's logger.
+A connection that fails is logged and closed. If the listener itself fails for another reason than
+exhausted resources, the broker stops. Hypercorn writes no log of its own; its messages go to this
+module's logger.
 
 This module, and what it imports, is loaded only by a broker that has an `http.listener`.
 """
@@ -118,7 +119,7 @@ class HttpServer:
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
-                logger.warning("cannot take HTTP connections for now: %s", error)
+                logger.warning("cannot accept HTTP connections at present: %s", error)
                 await trio.sleep(ACCEPT_PAUSE_S)
                 continue
             if len(self._streams) < CONNECTIONS_MAX:

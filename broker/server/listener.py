@@ -148,4 +148,4 @@ class Acceptor:
             oldest = trio.current_time() - idle_s
             for session in list(self._sessions):
                 if session.last_active <= oldest:
-                    session.hang_up(f"it sent no request for {idle_s:g} s", logging.INFO)
+                    session.hang_up(f"no bytes came or went for {idle_s:g} s", logging.INFO)

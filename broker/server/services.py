@@ -142,7 +142,7 @@ class Services:
                 "another broker may lead this partition: ask for metadata",
             )
 
-    def may_be_abandoned(self, leader: Leader, now: float) -> bool:
+    def is_abandoned_and_replaceable(self, leader: Leader, now: float) -> bool:
         """Whether this leader may have been replaced, and its followers have stopped fetching."""
         is_abandoned = leader.is_abandoned(now, self._patience_s)
         return is_abandoned and not self.controller.may_decide_alone(now)
@@ -152,7 +152,7 @@ class Services:
         for some in at_once(list(self.replicas.partitions.items())):
             for name, partition in some:
                 role = partition.role
-                if isinstance(role, Leader) and self.may_be_abandoned(role, now):
+                if isinstance(role, Leader) and self.is_abandoned_and_replaceable(role, now):
                     self.purgatory.notify(name)
             yield
 

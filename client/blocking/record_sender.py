@@ -103,7 +103,7 @@ class RecordSender(Generic[F, K, V]):
         return future
 
     def _send_with_callback(self, future: F, size: int, on_delivery: OnRecordDelivery) -> None:
-        """Take a record whose delivery the callback is told of, whoever drops the future."""
+        """Send a record; the callback learns of its delivery even if the future is dropped."""
         future.add_callback(partial(future.tell, on_delivery))
         try:
             self._send_any(future, size)

@@ -99,7 +99,7 @@ class _DeleteRecords:
             return True
         low_watermark = role.low_watermark(partition.log.log_start)
         if low_watermark < item.offset:
-            if self._services.may_be_abandoned(role, now):
+            if self._services.is_abandoned_and_replaceable(role, now):
                 what = "its followers may have another leader"
                 self._fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
                 return True

@@ -150,7 +150,7 @@ class _Produce:
             self._answers[item.place] = self._failure(name, code, "its leader changed")
             return True
         if not self._counts(partition, item.end):
-            if self._services.may_be_abandoned(role, now):
+            if self._services.is_abandoned_and_replaceable(role, now):
                 what = "appended, but its followers may have another leader"
                 self._answers[item.place] = self._failure(
                     name, ErrorCode.NOT_LEADER_OR_FOLLOWER, what

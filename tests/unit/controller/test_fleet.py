@@ -283,7 +283,7 @@ async def test_under_a_controller_that_does_not_fence_nobody_lapses(autojump_clo
 
 
 async def test_full_state_after_a_new_controller(autojump_clock):
-    """MET-01: a new controller tells everything, marked full, so that ghosts vanish."""
+    """MET-01: a new controller sends a full image and all roles, so that ghosts vanish."""
     async with open_fleet() as fleet:
         await fleet.create(partitions=3, replicas=3)
         fleet[3].replicas.requests.clear()
@@ -341,8 +341,8 @@ async def test_one_loss_is_one_transaction_and_told_once(autojump_clock):
 
 
 async def test_nothing_is_told_after_a_refusal(autojump_clock):
-    """A request refused as a whole ends its push: a full LEADER_AND_ISR must not follow a part
-    that was not taken, or the logs of that part would be strays."""
+    """A request refused as a whole ends its push: one that completes the roles must not follow a
+    part that was not taken, or the logs of that part would be strays."""
     async with open_fleet(2) as fleet:
         await fleet.create(partitions=20, replicas=2)
         replicas, orders = fleet[2].replicas, []

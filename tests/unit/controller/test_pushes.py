@@ -106,7 +106,7 @@ def is_marked(request):
 
 
 def test_a_broker_is_told_everything_first():
-    """A new registration gets the whole cluster and all its roles, both marked full (MET-01)."""
+    """A new registration gets a full image and all its roles, both marked so (MET-01)."""
     state = state_of(
         topic_of("t", 2, configs={"flush": "never"}), topic_of("u", 1, replicas=(2, 1))
     )
@@ -130,7 +130,7 @@ def test_a_broker_is_told_everything_first():
 
 
 def test_a_broker_without_roles_is_told_so():
-    """An empty full LEADER_AND_ISR is sent too: the broker waits for it to be ready."""
+    """An empty LEADER_AND_ISR completes the roles: the broker waits for it to be ready."""
     taken, _ = tell(pushes_of(), state_of())
     assert [(push.api_key, is_marked(push.request)) for push in taken] == [
         (ApiKey.UPDATE_METADATA, True),

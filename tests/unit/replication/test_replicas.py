@@ -225,7 +225,7 @@ def test_a_full_order_sets_unknown_logs_aside() -> None:
 
 
 def test_a_full_order_may_come_in_parts() -> None:
-    """N4: the last part is marked full; what an earlier part named is no stray, and a log of a
+    """N4: the last part completes the roles; what an earlier part named is no stray, and a log of a
     former topic of that name makes way."""
     node = Node()
     third = TopicPartition("t", 2)
