@@ -19,7 +19,8 @@ DECIDED_HERE: Final = {
     "metadata.store": "say store=",
     "flush": "say flush=",
 }
-# Tests wait for what a broker does after a time, so these times are short.
+# Tests wait for what a broker does after a time, so these times are short. They also wait until the
+# preferred replicas lead again, so the controller moves even a single leadership.
 TEST_PROPERTIES: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
@@ -27,6 +28,7 @@ TEST_PROPERTIES: Final = {
     "broker.session.timeout.ms": "1000",
     "replica.lag.time.max.ms": "2000",
     "leader.imbalance.check.interval.seconds": "1",
+    "leader.imbalance.per.broker.percentage": "0",
     "http.listener": "",
 }
 

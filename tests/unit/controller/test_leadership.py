@@ -20,6 +20,7 @@ from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import ControlledShutdownRequest
 from minibroker.protocol.types import TopicPartition
+from minibroker.testing.kit.settings import TEST_PROPERTIES
 from tests.unit.controller.electing import (
     CONFIG,
     NAME,
@@ -139,6 +140,12 @@ def test_a_share_above_the_percentage_is_moved(leaders, percentage, count):
     moves = without_pause(imbalanced(many(*leaders), percentage))
     assert len(moves) == count
     assert {move.target for move in moves} <= {1}
+
+
+def test_in_the_testing_kit_a_single_leadership_is_moved():
+    """Where many other partitions are led as preferred, too: a test waits for it."""
+    percentage = int(TEST_PROPERTIES["leader.imbalance.per.broker.percentage"])
+    assert len(without_pause(imbalanced(many(2, *(1,) * 99), percentage))) == 1
 
 
 def test_while_a_broker_stops_nothing_is_balanced():
