@@ -1,4 +1,5 @@
-"""docs/architecture.md names the files that a PRODUCE and a FETCH pass."""
+"""docs/architecture.md names the files that a PRODUCE and a FETCH pass, and the functions of a
+failover."""
 
 import re
 from pathlib import Path
@@ -8,7 +9,16 @@ import pytest
 from minibroker.testing.cluster import simulate
 from tests.bench.calls import Calls, count
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+def way_of(name: str) -> str:
+    """The table of a way."""
+    begin, end = f"<!-- the way of {name}: begin -->", f"<!-- the way of {name}: end -->"
+    _, found, rest = PAGE.read_text().partition(begin)
+    assert found
+    return rest.partition(end)[0]
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +30,17 @@ def counted() -> dict[str, Calls]:
 @pytest.mark.parametrize("name", ["PRODUCE", "FETCH"])
 def test_the_page_names_the_files_of_the_way(name: str, counted: dict[str, Calls]) -> None:
     """All of them, and no other; `python -m tests.bench.calls --list` shows what they do."""
-    begin, end = f"<!-- the way of {name}: begin -->", f"<!-- the way of {name}: end -->"
-    _, found, rest = PAGE.read_text().partition(begin)
-    assert found
-    named = re.findall(r"`([a-z_/]+\.py)`", rest.partition(end)[0])
+    named = re.findall(r"`([a-z_/]+\.py)`", way_of(name))
     assert len(named) == len(set(named))
     assert set(named) == counted[name].files()
+
+
+def test_the_functions_of_a_failover_are_in_the_files() -> None:
+    """Each that a row names is defined in the file of the row."""
+    rows = [line for line in way_of("a failover").splitlines() if line.endswith(".py` |")]
+    assert len(rows) > 10
+    for row in rows:
+        _, _, functions, file, _ = row.split("|")
+        source = (ROOT / file.strip(" `")).read_text()
+        for function in re.findall(r"`(\w+)`", functions):
+            assert f"def {function}(" in source, (function, file)
