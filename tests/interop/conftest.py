@@ -4,6 +4,9 @@ Warnings are errors here. What the foreign libraries themselves warn of is no co
 sockets and event loops that they leave to the garbage collector, and calls that Python deprecates.
 """
 
+import gc
+import logging
+import warnings
 from collections.abc import Iterator
 from itertools import count
 
@@ -25,6 +28,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name == "interop":
             for text in FOREIGN_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(text))
+
+
+@pytest.fixture(scope="module")
+def collected_garbage() -> Iterator[None]:
+    """Collect what the libraries leave to the garbage collector, before the next module's tests.
+    They do not log, because pytest keeps log records, and their tracebacks would keep it alive."""
+    loggers = [logging.getLogger(name) for name in ("kafka", "aiokafka")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,9 @@ is made on all brokers, or on none. A program that asks again for a change that 
 error that says so, such as TOPIC_ALREADY_EXISTS.
 """
 
-import gc
-import logging
 import random
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -44,19 +41,10 @@ SESSION_MS: Final = "4000"
 KILLED_S_MAX: Final = 0.2  # after the programs began
 
 # kafka-python leaves sockets that could not be connected to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def collected_garbage(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Collect what the libraries leave to the garbage collector, before the next test begins. They
-    do not log, because log records would keep it alive."""
-    for name in ("kafka", "aiokafka"):
-        caplog.set_level(logging.CRITICAL + 1, name)
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+pytestmark = [
+    pytest.mark.usefixtures("collected_garbage"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
+]
 
 
 def find_controller(cluster: KafkaCluster) -> int:

@@ -8,7 +8,6 @@ the groups and their producers.
 import gc
 import random
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,18 +50,12 @@ SETTINGS: Final = {
 ROUNDS: Final = 10
 SEEDS: Final = range(3)
 # kafka-python leaves sockets that could not be connected to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:unclosed <socket.socket .*laddr=.'0\.0\.0\.0':ResourceWarning"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected() -> Iterator[None]:
-    """What the tests here leave to the collector is gone before the next module's begin."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+pytestmark = [
+    pytest.mark.usefixtures("collected_garbage"),
+    pytest.mark.filterwarnings(
+        r"ignore:unclosed <socket.socket .*laddr=.'0\.0\.0\.0':ResourceWarning"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
