@@ -41,7 +41,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.context import OrderHandlers, RegistrationFacts
+from minibroker.broker.controller.context import OwnBrokerHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.controller.store_retry import StoreRetry
@@ -417,10 +417,10 @@ class _Broker:
                 await take_turns(self._replicas.retry(trio.current_time))
 
 
-def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OrderHandlers:
+def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OwnBrokerHandlers:
     """How a controller that is here reaches this broker's replicas."""
-    return OrderHandlers(
-        take_roles=replicas.take_roles,
+    return OwnBrokerHandlers(
+        obey_roles=replicas.obey_roles,
         stop=replicas.stop,
         update_metadata=replicas.update_metadata,
         describe=replicas.describe,

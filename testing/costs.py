@@ -75,9 +75,9 @@ def costly(costs: Costs, prices: Prices) -> type[Replicas]:
     """Return replicas whose orders cost their broker the price of each partition."""
 
     class CostlyReplicas(Replicas):
-        def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
+        def obey_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
             costs.charge(PROCESS.get(), prices.role_s * len(request.partitions))
-            return super().take_roles(request, now)
+            return super().obey_roles(request, now)
 
         def update_metadata(
             self, request: UpdateMetadataRequest, now: float

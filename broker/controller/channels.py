@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from minibroker.broker.controller.context import NodeContext, OrderHandlers
+from minibroker.broker.controller.context import NodeContext, OwnBrokerHandlers
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import NO_CHANGE, Change
 from minibroker.broker.controller.pushes import Acknowledgement, Push, Pushes
@@ -249,12 +249,12 @@ async def _send(channel: RpcChannel, push: Push) -> Any:
     return await channel.call(push.api_key, push.request)
 
 
-def _local(order_handlers: OrderHandlers) -> Send:
+def _local(order_handlers: OwnBrokerHandlers) -> Send:
     """Send to the controller's own broker, by plain calls."""
     calls: dict[ApiKey, Callable[[Any, float], Any]] = {
         ApiKey.UPDATE_METADATA: order_handlers.update_metadata,
         ApiKey.STOP_REPLICA: order_handlers.stop,
-        ApiKey.LEADER_AND_ISR: order_handlers.take_roles,
+        ApiKey.LEADER_AND_ISR: order_handlers.obey_roles,
         ApiKey.DESCRIBE_REPLICAS: order_handlers.describe,
         ApiKey.HAND_OVER: order_handlers.hand_over,
     }

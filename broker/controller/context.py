@@ -38,13 +38,13 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class OrderHandlers:
+class OwnBrokerHandlers:
     """The methods by which a controller's own broker obeys it; `now` is in s of trio's clock.
 
     `notify(job)` wakes the request that waits for the job in the purgatory.
     """
 
-    take_roles: Callable[[LeaderAndIsrRequest, float], LeaderAndIsrResponse]
+    obey_roles: Callable[[LeaderAndIsrRequest, float], LeaderAndIsrResponse]
     stop: Callable[[StopReplicaRequest, float], StopReplicaResponse]
     update_metadata: Callable[[UpdateMetadataRequest, float], UpdateMetadataResponse]
     describe: Callable[[DescribeReplicasRequest, float], Turns[DescribeReplicasResponse]]
@@ -64,7 +64,7 @@ class NodeContext:
     store: MetadataStore
     store_retry: StoreRetry
     network: Network
-    order_handlers: OrderHandlers
+    order_handlers: OwnBrokerHandlers
     rng: Random
     probe: Callable[[ProbeRequest, float], ProbeResponse]
     is_session_current: Callable[[float], bool]

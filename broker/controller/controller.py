@@ -51,7 +51,7 @@ from minibroker.broker.controller.handovers import Handovers
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats
 from minibroker.broker.controller.leadership import Move
 from minibroker.broker.controller.plans import Plan
-from minibroker.broker.controller.prober import Orders, Prober
+from minibroker.broker.controller.prober import OrderProgress, Prober
 from minibroker.broker.controller.pushes import Acknowledgement
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import BrokerRegistration, State
@@ -86,7 +86,7 @@ TELLING_S_MAX: Final = 5.0  # for which an answer waits until all brokers were t
 REPORTS_MAX: Final = 20  # lines logged of one plan
 
 # Requests that are answered once the brokers were told.
-WAITED_FOR: Final = (
+ANSWERED_ONCE_TOLD: Final = (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     CreatePartitionsRequest,
@@ -95,7 +95,7 @@ WAITED_FOR: Final = (
 )
 
 # Requests before which leaders hand over.
-HANDED_OVER: Final = (ElectLeadersRequest, ControlledShutdownRequest)
+NEEDS_HANDOVER: Final = (ElectLeadersRequest, ControlledShutdownRequest)
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +109,14 @@ class ControllerIsolated(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryJob:
     """A job of the controller's own: to elect leaders by the log ends on some brokers."""
 
     tails: Mapping[int, Tails]
 
 
 @dataclass(frozen=True, slots=True)
-class Elections:
+class ElectionJob:
     """A job of the controller's own: to elect leaders before the time `too_late` (seconds)."""
 
     moves: Sequence[Move]
@@ -146,7 +146,9 @@ class Controller:
         now = trio.current_time()
         self._heartbeats = BrokerHeartbeats(active.node_id, interval_s, now)
         channels = self._channels
-        orders = Orders(channels.are_acknowledged, channels.resend_all_roles, channels.acknowledged)
+        orders = OrderProgress(
+            channels.are_acknowledged, channels.resend_all_roles, channels.acknowledged
+        )
         self._prober = Prober(
             context, (active, epoch), self._heartbeats, orders, self._review_again
         )
@@ -164,7 +166,7 @@ class Controller:
         elif len(self._jobs) + self._handovers.statistics() >= JOBS_MAX:
             what = "the controller has too many requests waiting"
             job.finish(refuse(request, ErrorCode.REQUEST_TIMED_OUT, what))
-        elif isinstance(request, HANDED_OVER):
+        elif isinstance(request, NEEDS_HANDOVER):
             self._handovers.submit(job)
         else:
             self.queue(job)
@@ -175,7 +177,7 @@ class Controller:
         self._jobs.append(job)
         self._work.set()
 
-    async def _decide(self, request: Recovery | Elections) -> Any:
+    async def _decide(self, request: RecoveryJob | ElectionJob) -> Any:
         """Queue a job of the controller's own, and return its result."""
         job = Job[Any](request)
         self.queue(job)
@@ -196,7 +198,7 @@ class Controller:
         jobs = [*self._jobs, *self._handovers.dismiss()]
         self._jobs.clear()
         for job in jobs:
-            if not isinstance(job.request, Recovery | Elections):
+            if not isinstance(job.request, RecoveryJob | ElectionJob):
                 what = "this broker is not the controller any more"
                 self.answer(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 
@@ -285,7 +287,7 @@ class Controller:
         for job, answer in zip(jobs, answers, strict=True):
             assert self._jobs[0] is job
             self._jobs.popleft()
-            if plan.writes and isinstance(job.request, WAITED_FOR):
+            if plan.writes and isinstance(job.request, ANSWERED_ONCE_TOLD):
                 nursery.start_soon(self._finish_when_told, job, answer)
             else:
                 self.answer(job, answer)
@@ -318,12 +320,12 @@ class Controller:
             case UnregisterBrokerRequest() as request:
                 unregistered = brokers.plan_unregister(self._state, request)
                 return [unregistered.answer], unregistered
-            case Elections(moves, too_late):
+            case ElectionJob(moves, too_late):
                 is_late = trio.current_time() >= too_late
-                electing = leadership.plan_elections(self._state, () if is_late else moves)
+                electing = leadership.plan_moves(self._state, () if is_late else moves)
                 elected = await take_turns(electing)
                 return [elected.answer], elected
-            case Recovery(tails):
+            case RecoveryJob(tails):
                 found = elections.recover(self._state, self._config, self._without_heirs, tails)
                 return [found], found
         plan = await take_turns(planning)
@@ -418,7 +420,7 @@ class Controller:
 
     async def elect(self, moves: Sequence[Move], too_late: float) -> Collection[TopicPartition]:
         """Elect these targets, unless it is too late; return the partitions moved."""
-        moved: Collection[TopicPartition] = await self._decide(Elections(moves, too_late))
+        moved: Collection[TopicPartition] = await self._decide(ElectionJob(moves, too_late))
         return moved
 
     async def until_told(self, nodes: Collection[int] | None = None) -> None:
@@ -434,7 +436,7 @@ class Controller:
 
     async def recover(self, tails: Mapping[int, Tails]) -> None:
         """Elect the leaders of partitions that may have lost data, by the log ends."""
-        await self._decide(Recovery(tails))
+        await self._decide(RecoveryJob(tails))
 
     async def wait_for_progress(self) -> None:
         """Wait until the state changes or a broker acknowledges an order."""

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.liveness import Liveness, compare
+from minibroker.broker.controller.liveness import Liveness, liveness_of
 from minibroker.broker.controller.plans import Draft, Plan, Report
 from minibroker.broker.controller.state import (
     BrokerRegistration,
@@ -79,7 +79,7 @@ def review(
 ) -> Turns[Plan[None]]:
     """Plan the leader and the in-sync set of every partition for the registered brokers, of which
     some are fenced, and the admission of the new brokers."""
-    live = compare(state, registered, fenced)
+    live = liveness_of(state, registered, fenced)
     draft = Draft(state)
     draft.set_brokers(registered, live.admissions, live.fenced)
     elected = leaderless = 0

@@ -146,7 +146,7 @@ def moves_from(state: State, leaving: int) -> Turns[tuple[Move, ...]]:
     return tuple(moves)
 
 
-def plan_elections(state: State, moves: Sequence[Move]) -> Turns[Plan[tuple[TopicPartition, ...]]]:
+def plan_moves(state: State, moves: Sequence[Move]) -> Turns[Plan[tuple[TopicPartition, ...]]]:
     """Plan to elect the targets where nothing has changed; the answer names the partitions moved.
 
     The ISR loses only fenced members: the leader before the move stays in it as a follower.

@@ -72,7 +72,7 @@ class Liveness:
         return ""
 
 
-def compare(
+def liveness_of(
     state: State,
     registered: Mapping[int, BrokerRegistration],
     unheard: frozenset[int] = frozenset(),

@@ -31,7 +31,12 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
-from minibroker.broker.controller.context import Job, NodeContext, OrderHandlers, RegistrationFacts
+from minibroker.broker.controller.context import (
+    Job,
+    NodeContext,
+    OwnBrokerHandlers,
+    RegistrationFacts,
+)
 from minibroker.broker.controller.controller import (
     Controller,
     ControllerIsolated,
@@ -82,7 +87,7 @@ class ControllerNode:
         config: Config,
         store: MetadataStore,
         network: Network,
-        order_handlers: OrderHandlers,
+        order_handlers: OwnBrokerHandlers,
         rng: Random,
     ) -> None:
         self._store_retry = StoreRetry(config.node_id)

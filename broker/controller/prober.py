@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Ask: TypeAlias = Callable[[ProbeRequest], Awaitable[ProbeResponse]]
 
 
-class Orders(NamedTuple):
+class OrderProgress(NamedTuple):
     """Questions about a broker's orders; each takes its registration.
 
     `are_acknowledged`: no order waits. `resend_all_roles` sends all roles again and returns a mark,
@@ -50,7 +50,7 @@ class Prober:
         context: NodeContext,
         sender: tuple[ActiveController, int],
         heartbeats: BrokerHeartbeats,
-        orders: Orders,
+        orders: OrderProgress,
         on_due: Callable[[], None],
     ) -> None:
         self._context = context

@@ -131,7 +131,7 @@ class ReplicaTable:
         """Give a partition the role that the controller wants (A18)."""
         name = TopicPartition(state.topic, state.partition)
         try:
-            error = self._take_role(name, state, now)
+            error = self._apply_role(name, state, now)
         except Refused as refused:  # the disk is full
             error = refused.code
         partition = self.partitions.get(name)
@@ -139,7 +139,7 @@ class ReplicaTable:
             return PartitionObeyed(*name, error)
         return PartitionObeyed(*name, error, *partition.version)
 
-    def _take_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
+    def _apply_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
         if self._local_broker.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self.partitions.get(name) or self._open(name, state)

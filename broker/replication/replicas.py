@@ -117,8 +117,10 @@ class Replicas:
         self._told_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
         # The broker epoch of the registration in which the controller last sent each role.
-        self._told_in: dict[TopicPartition, int] = {}
-        self._all_told_in = NO_EPOCH  # and the one in which it confirmed that all roles hold
+        self._role_confirmed_in: dict[TopicPartition, int] = {}
+        self._all_roles_confirmed_in = (
+            NO_EPOCH  # and the one in which it confirmed that all roles hold
+        )
         self._has_image_begun = False
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
@@ -195,8 +197,10 @@ class Replicas:
     def is_role_present(self, name: TopicPartition) -> bool:
         """Whether the controller has sent the role in the current registration. Until then another
         broker may have been elected in place of this one, even while its session is valid."""
-        told_in = self._told_in.get(name)
-        return told_in is not None and max(told_in, self._all_told_in) >= self.broker_epoch
+        told_in = self._role_confirmed_in.get(name)
+        return (
+            told_in is not None and max(told_in, self._all_roles_confirmed_in) >= self.broker_epoch
+        )
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
         """Whether a request comes from a controller that was replaced (RM-01)."""
@@ -236,7 +240,7 @@ class Replicas:
             self._collaborators.purgatory.notify(IMAGE)
         return UpdateMetadataResponse(error)
 
-    def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
+    def obey_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
         """Take the roles of an order (A18)."""
         error = self._accept_order(request.controller_epoch, request.broker_epoch)
         if not error and not are_sound(request.partitions):
@@ -251,12 +255,12 @@ class Replicas:
         for each in obeyed:
             name = TopicPartition(each.topic, each.partition)
             if each.error:
-                self._told_in.pop(name, None)
+                self._role_confirmed_in.pop(name, None)
             else:
-                self._told_in[name] = request.broker_epoch
+                self._role_confirmed_in[name] = request.broker_epoch
         self._collaborators.purgatory.notify(ROLES)
         if request.completes_roles:
-            self._all_told_in = request.broker_epoch
+            self._all_roles_confirmed_in = request.broker_epoch
             self._table.set_strays_aside()
             self._has_all_roles = True
             self._remove_unnamed_topics(now)
@@ -299,7 +303,7 @@ class Replicas:
         for each in obeyed:
             name = TopicPartition(each.topic, each.partition)
             if name not in self._partitions:
-                self._told_in.pop(name, None)
+                self._role_confirmed_in.pop(name, None)
         self._collaborators.purgatory.notify(ROLES)
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
 

@@ -53,15 +53,14 @@ class AssignedPartition:
     else it waits for what its group has committed. `retry_at` is when to ask at the soonest, and
     `epochs` tells the leader epochs of what was fetched.
 
-    `done` is the offset below which the application is done; what it was given from there on
-    `is_in_progress`.
+    `processed_offset` is the offset below which the application is done; what it was given from
+    there on `is_in_progress`.
     `committed` is the last committed offset, as far as this client knows it; None after a seek.
-    `told_end` is the end that the application was told to have reached.
+    `reported_end` is the end that the application was told to have reached.
     """
 
     __slots__ = (
         "committed",
-        "done",
         "epochs",
         "failed_epoch",
         "failure",
@@ -72,27 +71,28 @@ class AssignedPartition:
         "is_in_progress",
         "is_out_of_range",
         "is_paused",
-        "moved_at",
+        "last_taken_at",
         "name",
         "position",
+        "processed_offset",
+        "reported_end",
         "reset",
         "retry_at",
-        "told_end",
     )
 
     def __init__(self, name: TopicPartition) -> None:
         self.name = name
         self.is_paused = False
         self.high_watermark = NO_OFFSET
-        self.moved_at: float | None = None  # when records were taken last; None after a pause
+        self.last_taken_at: float | None = None  # when records were taken last; None after a pause
         self.seek(None)
 
     def seek(self, offset: int | None, reset: Reset | None = None) -> None:
         """Go on from `offset`, or from what the answer to `reset` will be."""
         self.position = offset
         self.fetch_offset = offset
-        self.done = offset
-        self.told_end: int | None = None
+        self.processed_offset = offset
+        self.reported_end: int | None = None
         self.committed: int | None = None
         self.is_in_progress = False
         self.reset = reset
@@ -121,10 +121,10 @@ class AssignedPartition:
         return max(0, min(end, self.fetch_offset if ours == NO_OFFSET else ours))
 
     @property
-    def untold_end(self) -> int | None:
+    def unreported_end(self) -> int | None:
         """The end as last heard, if all before it was taken and the application was not told."""
         end = self.high_watermark
-        is_reached = self.position == end != self.told_end and not self.fetches
+        is_reached = self.position == end != self.reported_end and not self.fetches
         return end if is_reached and not self.is_paused else None
 
     @property
@@ -146,7 +146,9 @@ class AssignedPartition:
     @property
     def has_uncommitted(self) -> bool:
         """Whether the application is done with more than was committed."""
-        return self.done is not None and (self.committed is None or self.done > self.committed)
+        return self.processed_offset is not None and (
+            self.committed is None or self.processed_offset > self.committed
+        )
 
     def may_ask(self, leader_epoch: int, now: float) -> bool:
         """Whether nothing has failed lately. A new leader is a new try (CPR-13, for consumers)."""

@@ -54,22 +54,25 @@ def valid_batches(records: memoryview, offset: int, end: int) -> ValidBatches:
     batch whose length is wrong is found, and reported, once it is the first of an answer.
     """
     headers: list[BatchHeader] = []
-    size, behind, flaw = 0, offset, ""
+    size, next_offset, flaw = 0, offset, ""
     gap_at = -1  # where the last batch begins, if it lies behind a gap
     try:
         for position, header in iterate_headers(records):
             if 0 <= end < header.next_offset:
                 flaw = f"the broker sent offset {header.last_offset}, and said the end is {end}"
-            elif header.next_offset <= behind or (headers and header.base_offset < behind):
-                flaw = f"the broker sent records of offset {header.base_offset} behind {behind}"
+            elif header.next_offset <= next_offset or (
+                headers and header.base_offset < next_offset
+            ):
+                again = f"of offset {header.base_offset} after those up to {next_offset - 1}"
+                flaw = f"the broker sent records {again}"
             if flaw:
                 if gap_at >= 0:
                     size = gap_at
                     headers.pop()
                 break
-            gap_at = position if header.base_offset > behind else -1
+            gap_at = position if header.base_offset > next_offset else -1
             headers.append(header)
-            size, behind = position + header.size, header.next_offset
+            size, next_offset = position + header.size, header.next_offset
     except InvalidBatch:
         pass
     return ValidBatches(headers, size, flaw)

@@ -503,7 +503,7 @@ class Consumer(Generic[K, V]):
                 raise ClientClosed("this consumer was closed")
             may_take = self._group is None or await self._group.advance()
             if may_take and self._on_partition_eof is not None:
-                self._positions.tell_ends(self._on_partition_eof)
+                self._positions.report_ends(self._on_partition_eof)
             if may_take and (records := self._poll_queued()):
                 return records
             if trio.current_time() >= deadline:

@@ -106,10 +106,10 @@ class DeliveredPositions(Generic[K, V]):
         for assigned in self._positions.recently_delivered:
             if (
                 assigned.is_in_progress
-                and assigned.done is not None
+                and assigned.processed_offset is not None
                 and assigned.position is not None
             ):
-                done = max(assigned.done, assigned.committed or 0)
+                done = max(assigned.processed_offset, assigned.committed or 0)
                 assigned.position = min(assigned.position, done)
 
     def record_iteration(self) -> None:
@@ -122,9 +122,9 @@ class DeliveredPositions(Generic[K, V]):
         """Return up to where the application is done, where that is more than was committed."""
         positions = map(self._positions.of, self._positions.assignment)
         return {
-            assigned.name: assigned.committable(assigned.done)
+            assigned.name: assigned.committable(assigned.processed_offset)
             for assigned in positions
-            if assigned.done is not None and assigned.has_uncommitted
+            if assigned.processed_offset is not None and assigned.has_uncommitted
         }
 
     def record_committed(self, offsets: Offsets) -> None:
@@ -141,7 +141,7 @@ class DeliveredPositions(Generic[K, V]):
         touched, self._positions.recently_delivered = self._positions.recently_delivered, []
         for assigned in touched:
             if assigned.is_in_progress:
-                assigned.done = firsts.get(assigned.name, assigned.position)
+                assigned.processed_offset = firsts.get(assigned.name, assigned.position)
                 assigned.is_in_progress = assigned.name in firsts
                 if assigned.is_in_progress:
                     self._positions.recently_delivered.append(assigned)

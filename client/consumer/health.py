@@ -44,8 +44,8 @@ def describe(
     """As of `now`. A consumer without a group has no `member`."""
     partitions = {}
     for name in positions.assignment:
-        moved_at = positions.of(name).moved_at
-        idle_s = None if moved_at is None else now - moved_at
+        last_taken_at = positions.of(name).last_taken_at
+        idle_s = None if last_taken_at is None else now - last_taken_at
         partitions[name] = PartitionHealth(delivered.position(name), idle_s)
     if member is None or not member.is_subscribed:
         return ConsumerHealth("alone", "", NO_GENERATION, None, partitions)

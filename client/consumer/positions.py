@@ -85,7 +85,7 @@ class Positions:
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         # In the order in which they are asked for: who got data goes last (FET-11).
-        self._positions: dict[TopicPartition, AssignedPartition] = {}
+        self._partitions: dict[TopicPartition, AssignedPartition] = {}
         # Which topic of each name the positions are in. Another one of that name may have records
         # at the same offsets, of the same epochs.
         self._topic_ids: dict[str, bytes] = {}
@@ -100,13 +100,13 @@ class Positions:
     @property
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions, by name."""
-        return sorted(self._positions)
+        return sorted(self._partitions)
 
     @property
     def queued_bytes(self) -> int:
         """Memory of what was fetched and not yet returned."""
         return sum(
-            fetch.size for assigned in self._positions.values() for fetch in assigned.fetches
+            fetch.size for assigned in self._partitions.values() for fetch in assigned.fetches
         )
 
     def assign(self, names: Iterable[TopicPartition]) -> None:
@@ -114,13 +114,13 @@ class Positions:
 
         In a group a new one waits for what was committed (`awaiting_committed`).
         """
-        before, self._positions = self._positions, {}
+        before, self._partitions = self._partitions, {}
         for name in names:
-            self._positions[name] = before.get(name) or AssignedPartition(name)
+            self._partitions[name] = before.get(name) or AssignedPartition(name)
             if name not in before and not self._options.group_id:
-                self._reset(self._positions[name], "it has no position yet")
-        self._turns = deque(turn for turn in self._turns if turn.name in self._positions)
-        topics = {name.topic for name in self._positions}
+                self._reset(self._partitions[name], "it has no position yet")
+        self._turns = deque(turn for turn in self._turns if turn.name in self._partitions)
+        topics = {name.topic for name in self._partitions}
         self._topic_ids = {name: each for name, each in self._topic_ids.items() if name in topics}
         self.is_changed = True
 
@@ -148,7 +148,7 @@ class Positions:
         """Return nothing of this partition; it keeps its place."""
         assigned = self.of(name)
         assigned.is_paused = True
-        assigned.moved_at = None
+        assigned.last_taken_at = None
         self.is_changed = True  # what it holds is in nobody's way any more
 
     def resume(self, name: TopicPartition) -> None:
@@ -168,7 +168,7 @@ class Positions:
             is_ready = assigned.fetches and not assigned.is_paused
             if is_ready and (records := self._read_from(assigned, count - len(taken))):
                 taken += records
-                assigned.moved_at = now
+                assigned.last_taken_at = now
                 if not assigned.is_in_progress:
                     assigned.is_in_progress = True
                     self.recently_delivered.append(assigned)
@@ -178,19 +178,21 @@ class Positions:
             self._raise_failure()
         return taken
 
-    def tell_ends(self, on_partition_eof: OnPartitionEof) -> None:
+    def report_ends(self, on_partition_eof: OnPartitionEof) -> None:
         """Tell each end that was reached, once. What is told may change the positions."""
-        for name in [name for name, each in self._positions.items() if each.untold_end is not None]:
-            assigned = self._positions.get(name)
-            if assigned is not None and (end := assigned.untold_end) is not None:
-                assigned.told_end = end
+        for name in [
+            name for name, each in self._partitions.items() if each.unreported_end is not None
+        ]:
+            assigned = self._partitions.get(name)
+            if assigned is not None and (end := assigned.unreported_end) is not None:
+                assigned.reported_end = end
                 on_partition_eof(name, end)
 
     def give_back(self, records: Iterable[ConsumerRecord]) -> None:
         """What was taken last and not used; it is taken again first."""
         groups = [list(group) for _, group in groupby(records, key=lambda record: record[:2])]
         for group in reversed(groups):
-            assigned = self._positions.get(TopicPartition(group[0].topic, group[0].partition))
+            assigned = self._partitions.get(TopicPartition(group[0].topic, group[0].partition))
             if assigned is None:
                 continue
             if assigned.position is None:
@@ -214,27 +216,27 @@ class Positions:
 
     def of(self, name: TopicPartition) -> AssignedPartition:
         """An assigned partition, to look at. Raises `ClientError`."""
-        if name not in self._positions:
+        if name not in self._partitions:
             raise ClientError(f"{name} is not assigned")
-        return self._positions[name]
+        return self._partitions[name]
 
     def committable(self, name: TopicPartition, offset: int) -> OffsetAndMetadata:
         """An offset as it is committed, with the epoch of the record before where it is known."""
-        if name in self._positions:
-            return self._positions[name].committable(offset)
+        if name in self._partitions:
+            return self._partitions[name].committable(offset)
         return OffsetAndMetadata(offset)
 
     # -- the group's side
 
     def awaiting_committed(self) -> list[AssignedPartition]:
         """Which wait for what was committed."""
-        return [assigned for assigned in self._positions.values() if assigned.awaits_committed]
+        return [assigned for assigned in self._partitions.values() if assigned.awaits_committed]
 
     def start_at(self, assigned: AssignedPartition, committed: OffsetAndMetadata | None) -> None:
         """What was committed; dropped if the application has sought elsewhere meanwhile, and if
         the partition was let go since it was asked: others may have committed more before it came
         back."""
-        if self._positions.get(assigned.name) is assigned and assigned.awaits_committed:
+        if self._partitions.get(assigned.name) is assigned and assigned.awaits_committed:
             if committed is None:
                 self._reset(assigned, "nothing was committed")
             else:
@@ -252,13 +254,13 @@ class Positions:
         """
         return {
             name: assigned.reset
-            for name, assigned in self._positions.items()
+            for name, assigned in self._partitions.items()
             if assigned.reset is not None and assigned.may_ask(epoch_of(name), now)
         }
 
     def resolve(self, name: TopicPartition, reset: Reset, offset: int) -> None:
         """The answer to it; dropped if the application has sought since."""
-        assigned = self._positions.get(name)
+        assigned = self._partitions.get(name)
         if assigned is not None and assigned.reset is reset:
             if reset.reason:
                 text = "%s: %s; auto.offset.reset is %s: going on at offset %d"
@@ -269,14 +271,14 @@ class Positions:
 
     def fail(self, name: TopicPartition, reset: Reset, code: ErrorCode) -> None:
         """The broker will not tell it; dropped if the application has sought since."""
-        assigned = self._positions.get(name)
+        assigned = self._partitions.get(name)
         if assigned is not None and assigned.reset is reset:
             assigned.reset = None
             assigned.failure = (PositionError, f"the broker answers {code.name}")
 
     def defer(self, name: TopicPartition, leader_epoch: int, now: float) -> None:
         """No answer to it yet, from the leader of this epoch."""
-        if (assigned := self._positions.get(name)) is not None:
+        if (assigned := self._partitions.get(name)) is not None:
             assigned.defer(now, leader_epoch)
 
     def plan(self, epoch_at: EpochOf, now: float) -> tuple[list[PartitionFetch], int]:
@@ -291,7 +293,7 @@ class Positions:
         wanted: list[PartitionFetch] = []
         if bytes_max <= 0:
             return wanted, 0
-        for name, assigned in self._positions.items():
+        for name, assigned in self._partitions.items():
             if not assigned.is_fetchable or (epoch := epoch_at(name)) is None:
                 continue
             if len(assigned.fetches) >= COMPLETED_FETCHES_MAX:
@@ -318,26 +320,26 @@ class Positions:
             self._restart_topic(topic)
 
     def _restart_topic(self, topic: str) -> None:
-        for name, assigned in self._positions.items():
+        for name, assigned in self._partitions.items():
             if name.topic != topic:
                 continue
             if assigned.position is not None:
                 self._truncate(assigned, 0, "the topic was deleted and created again")
             elif assigned.awaits_committed:
                 # Another object: what was committed of the deleted topic is not for this one.
-                self._positions[name] = AssignedPartition(name)
-                self._positions[name].is_paused = assigned.is_paused
+                self._partitions[name] = AssignedPartition(name)
+                self._partitions[name].is_paused = assigned.is_paused
             assigned.high_watermark = NO_OFFSET
         self.is_changed = True
 
     def next_retry(self, now: float) -> float:
         """When something that failed may be asked for again; infinity if nothing waits."""
-        times = [each.retry_at for each in self._positions.values() if each.retry_at > now]
+        times = [each.retry_at for each in self._partitions.values() if each.retry_at > now]
         return min(times, default=float("inf"))
 
     def handle_answer(self, asked: PartitionFetch, answer: PartitionFetched, now: float) -> bool:
         """Take an answer over. True if the leader should be asked for anew (CCO-04)."""
-        assigned = self._positions.get(TopicPartition(asked.topic, asked.partition))
+        assigned = self._partitions.get(TopicPartition(asked.topic, asked.partition))
         if assigned is None or assigned.fetch_offset != asked.fetch_offset:
             return False
         if assigned.epochs.newest_epoch != asked.last_fetched_epoch:
@@ -373,7 +375,7 @@ class Positions:
     @property
     def _waiting_bytes(self) -> int:
         """What a poll would return in time. What is paused may stay, and must not stop the rest."""
-        moving = (each for each in self._positions.values() if not each.is_paused)
+        moving = (each for each in self._partitions.values() if not each.is_paused)
         return sum(fetch.size for assigned in moving for fetch in assigned.fetches)
 
     def _completed_fetch(
@@ -385,8 +387,8 @@ class Positions:
         self, assigned: AssignedPartition, data: memoryview, leader_epoch: int
     ) -> None:
         assert assigned.fetch_offset is not None
-        behind, last_epoch = assigned.fetch_offset, assigned.epochs.newest_epoch
-        valid = valid_batches(data, behind, assigned.high_watermark)
+        next_offset, last_epoch = assigned.fetch_offset, assigned.epochs.newest_epoch
+        valid = valid_batches(data, next_offset, assigned.high_watermark)
         if valid.flaw:
             if not valid.headers:
                 assigned.failure = (CorruptRecords, f"{valid.flaw}: {DAMAGED}")
@@ -396,14 +398,14 @@ class Positions:
             # No log has an epoch above its leader's: such a one is damage, and not believed.
             if last_epoch < header.leader_epoch <= leader_epoch:
                 last_epoch = header.leader_epoch
-                assigned.epochs.assign(last_epoch, behind)
-            behind = header.next_offset
+                assigned.epochs.assign(last_epoch, next_offset)
+            next_offset = header.next_offset
         if 2 * len(data) < len(memoryview(data.obj)):
             data = memoryview(bytes(data))  # rather than keep all of the answer it came in
         assigned.fetches.append(self._completed_fetch(assigned.name, data, assigned.fetch_offset))
-        assigned.fetch_offset = behind
+        assigned.fetch_offset = next_offset
         self._turns.append(assigned)
-        self._positions[assigned.name] = self._positions.pop(assigned.name)
+        self._partitions[assigned.name] = self._partitions.pop(assigned.name)
 
     def _handle_divergence(self, assigned: AssignedPartition, answer: PartitionFetched) -> None:
         assert assigned.fetch_offset is not None
@@ -462,7 +464,7 @@ class Positions:
 
     def _raise_failure(self) -> None:
         """Raise for a partition that stands still, once what lay before is returned (CCO-07)."""
-        for assigned in self._positions.values():
+        for assigned in self._partitions.values():
             if assigned.failure is not None and not assigned.fetches:
                 kind, text = assigned.failure
                 offset = NO_OFFSET if assigned.position is None else assigned.position

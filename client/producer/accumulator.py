@@ -97,7 +97,9 @@ class Accumulator:
         would take its first batch for a repetition.
         """
         queues = self.queues_of(topic)
-        if any(queue.open is not NO_BATCH or queue.sealed or queue.in_flight for queue in queues):
+        if any(
+            queue.open_batch is not NO_BATCH or queue.sealed or queue.in_flight for queue in queues
+        ):
             return False
         for queue in queues:
             del self._queues[queue.topic_partition]
@@ -120,7 +122,7 @@ class Accumulator:
         `now` is monotonic, in seconds; `now_ms` the time of records that come without.
         Raises `BufferFull`, with every open batch sealed but nothing else changed.
         """
-        if queue.open is not NO_BATCH:
+        if queue.open_batch is not NO_BATCH:
             self.seal(queue)
         room = self.options.batch_bytes - BATCH_HEADER_BYTES
         if record_bytes > room:
@@ -134,14 +136,14 @@ class Accumulator:
                 "await room() before the next send_nowait()"
             )
         self.free_bytes -= reserved
-        queue.open = batch = OpenBatch(reserved, room, now, now_ms)
+        queue.open_batch = batch = OpenBatch(reserved, room, now, now_ms)
         self._open[queue] = None
         return batch
 
     def seal(self, queue: PartitionQueue) -> None:
         """Make the queue's open batch ready to be sent."""
-        opened = queue.open
-        queue.open = NO_BATCH
+        opened = queue.open_batch
+        queue.open_batch = NO_BATCH
         del self._open[queue]
         self.free_bytes += opened.reserved
         if not opened.records:  # it was opened for a record that was then refused
@@ -150,7 +152,7 @@ class Accumulator:
         deadline = opened.opened_at + self.options.delivery_timeout_s
         batch = Batch(queue, data, len(opened.records), deadline)
         batch.watchers = opened.watchers
-        batch.named = opened.named
+        batch.explicit_partitions = opened.explicit_partitions
         batch.position = queue.next_position
         queue.next_position += batch.record_count
         self.free_bytes -= batch.reserved
@@ -161,7 +163,7 @@ class Accumulator:
 
     def move_first(self, unassigned: PartitionQueue, queue: PartitionQueue) -> None:
         """Move the first batch of a queue that is no partition's to one that is."""
-        if queue.open is not NO_BATCH:
+        if queue.open_batch is not NO_BATCH:
             self.seal(queue)
         batch = unassigned.sealed.popleft()
         batch.queue = queue
@@ -181,7 +183,7 @@ class Accumulator:
         """Seal the batches whose linger time is over."""
         while self._open:
             queue = next(iter(self._open))
-            if queue.open.opened_at + self.options.linger_s > now:  # the sum of `next_due`
+            if queue.open_batch.opened_at + self.options.linger_s > now:  # the sum of `next_due`
                 break
             self.seal(queue)
 
@@ -338,7 +340,7 @@ class Accumulator:
 
     def fail_queue(self, queue: PartitionQueue, error: Exception) -> None:
         """Fail everything of one queue that waits: it can never be sent."""
-        if queue.open is not NO_BATCH:
+        if queue.open_batch is not NO_BATCH:
             self.seal(queue)
         self._give_up(list(queue.sealed), lambda _batch: error)
 
@@ -400,7 +402,7 @@ class Accumulator:
         """When time alone makes something to do, in monotonic seconds; infinity if never."""
         due = float("inf")
         if self._open:
-            due = next(iter(self._open)).open.opened_at + self.options.linger_s
+            due = next(iter(self._open)).open_batch.opened_at + self.options.linger_s
         if self._incomplete:
             due = min(due, next(iter(self._incomplete)).deadline)
         for queue in self._waiting:

@@ -58,8 +58,8 @@ class OpenBatch:
     """Records of one partition that may still get company. `room` may only be used up to 0."""
 
     __slots__ = (
+        "explicit_partitions",
         "is_plain",
-        "named",
         "opened_at",
         "records",
         "reserved",
@@ -77,7 +77,7 @@ class OpenBatch:
         self.timestamp_ms = now_ms  # of the records that came without
         self.watchers: list[tuple[int, Watcher]] | None = None  # (index, who asked)
         # By index, the partition that was named while the topic's were not known.
-        self.named: dict[int, int] | None = None
+        self.explicit_partitions: dict[int, int] | None = None
 
     def append(self, record: RawRecord) -> None:
         """Add any record; `room` is the caller's business."""
@@ -90,11 +90,11 @@ class OpenBatch:
         self.is_plain = False
         self.records.append((timestamp_ms, key, value, headers))
 
-    def name_last(self, partition: int) -> None:
+    def set_partition_of_last(self, partition: int) -> None:
         """The record added last is for this partition, which is not known yet."""
-        if self.named is None:
-            self.named = {}
-        self.named[len(self.records) - 1] = partition
+        if self.explicit_partitions is None:
+            self.explicit_partitions = {}
+        self.explicit_partitions[len(self.records) - 1] = partition
 
     def encode(self, compression: int, *, with_crc: bool = True) -> bytearray:
         """Return the record batch of all that was added.
@@ -127,11 +127,11 @@ class Batch:
         "attempts",
         "data",
         "deadline",
+        "explicit_partitions",
         "identity",
         "incomplete_parts",
         "is_completed",
         "leader_epoch",
-        "named",
         "position",
         "queue",
         "record_count",
@@ -159,7 +159,7 @@ class Batch:
         self.reserved = len(data)
         self.is_completed = False
         self.watchers: list[tuple[int, Watcher]] | None = None
-        self.named: dict[int, int] | None = None
+        self.explicit_partitions: dict[int, int] | None = None
         self._root: Batch | None = None  # not itself: a cycle would keep `data` for the collector
         self.incomplete_parts = 1  # counts in a root only
 
@@ -208,14 +208,14 @@ class PartitionQueue:
         "next_position",
         "next_sequence",
         "node_id",
-        "open",
+        "open_batch",
         "sealed",
         "topic_partition",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.open = NO_BATCH
+        self.open_batch = NO_BATCH
         self.sealed: deque[Batch] = deque()  # sealed, not in flight; by position
         self.in_flight: list[Batch] = []  # by position, all on the connection to `node_id`
         self.node_id = NO_NODE

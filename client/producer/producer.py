@@ -140,7 +140,9 @@ class Producer(Generic[K, V]):
         self._is_open = False
         # Whether buffer.memory is enforced here; the blocking producer does so in its own queue.
         self.enforces_buffer_memory = True
-        self._has_news = False  # a batch was opened, and the last one sealed, since `send` looked
+        self._was_batch_sealed = (
+            False  # a batch was opened, and the last one sealed, since `send` looked
+        )
         # By the last record that found no room; a record mostly opens a batch of full size.
         self._bytes_wanted = self._accumulator.options.batch_bytes
         largest = min(self.options.max_request_size, self.options.buffer_memory)
@@ -171,8 +173,8 @@ class Producer(Generic[K, V]):
         except BufferFull as full:
             record: RawRecord = full.record
             await self._append_with_room(topic, partition, record)
-        if self._has_news:
-            self._has_news = False
+        if self._was_batch_sealed:
+            self._was_batch_sealed = False
             await trio.lowlevel.checkpoint()
 
     async def send_and_wait(
@@ -211,9 +213,9 @@ class Producer(Generic[K, V]):
             route = self._by_topic[topic]
             size = len(value) + RECORD_OVERHEAD_BYTES  # type: ignore[arg-type]
             if key is None:
-                batch = route.sticky.open
+                batch = route.sticky.open_batch
             else:
-                batch = route.by_key[key].open  # type: ignore[index]
+                batch = route.by_key[key].open_batch  # type: ignore[index]
                 size += len(key)  # type: ignore[arg-type]
             if (
                 batch.room >= size
@@ -258,7 +260,7 @@ class Producer(Generic[K, V]):
                 break
             end = ends[taken]
             fit = taken + 1
-            if batch.named is None:
+            if batch.explicit_partitions is None:
                 fit = bisect_right(ends, end + batch.room, fit)
             if raw_key is None and timestamp_ms is None:
                 batch.records += raw_values[taken + 1 : fit]
@@ -504,7 +506,7 @@ class Producer(Generic[K, V]):
             raise TypeError(f"a partition is an int, not {type(partition).__name__}")
         size = self.check_size(topic, record)
         queue = self._routes.queue_for(topic, partition, record)
-        open_before = queue.open
+        open_before = queue.open_batch
         try:
             self._routes.append(
                 queue,
@@ -521,11 +523,11 @@ class Producer(Generic[K, V]):
             self._sender.wake()
             raise
         if partition is not None and queue.topic_partition.partition != partition:
-            queue.open.name_last(partition)
-        if queue.open is not open_before:
-            self._has_news = True
+            queue.open_batch.set_partition_of_last(partition)
+        if queue.open_batch is not open_before:
+            self._was_batch_sealed = True
             self._sender.wake()
-        return queue.open
+        return queue.open_batch
 
     async def _append_with_room(
         self, topic: str, partition: int | None, record: RawRecord, watcher: Watcher | None = None

@@ -83,7 +83,7 @@ class Routes:
         `now_ms` is for records that come without a time, this one or those behind it.
         """
         size = record_bytes(record)
-        batch = queue.open
+        batch = queue.open_batch
         if batch.room < size:
             batch = self.accumulator.open_batch(queue, size, now, now_ms, may_overdraw=may_overdraw)
         batch.room -= size
@@ -107,7 +107,7 @@ class Routes:
         if partition is not None:
             return route.queues[partition]
         if key is None:
-            if route.sticky.open.room < record_bytes(record):
+            if route.sticky.open_batch.room < record_bytes(record):
                 self._rotate(route)
             return route.sticky
         queue = route.by_key.get(key)
@@ -123,7 +123,7 @@ class Routes:
         if topic not in self.unassigned:
             return False
         queue = self.by_topic[topic].sticky
-        return queue.open is not NO_BATCH or bool(queue.sealed)
+        return queue.open_batch is not NO_BATCH or bool(queue.sealed)
 
     def _open_unassigned(self, topic: str) -> Route:
         sticky = self.accumulator.queue(TopicPartition(topic, UNASSIGNED))
@@ -134,7 +134,7 @@ class Routes:
 
     def _rotate(self, route: Route) -> None:
         """The sticky queue's batch is done: go on to the next partition."""
-        if route.sticky.open is not NO_BATCH:
+        if route.sticky.open_batch is not NO_BATCH:
             self.accumulator.seal(route.sticky)
         partition = next_partition(
             route.sticky.topic_partition.partition,
@@ -152,7 +152,7 @@ class Routes:
         assert route.is_unassigned, "a topic is learnt once"
         self.unassigned.discard(topic)
         unassigned = route.sticky
-        if unassigned.open is not NO_BATCH:
+        if unassigned.open_batch is not NO_BATCH:
             self.accumulator.seal(unassigned)
         route.queues = {
             number: self.accumulator.queue(TopicPartition(topic, number))
@@ -182,7 +182,7 @@ class Routes:
 
     def _place_each(self, topic: str, batch: Batch, now: float) -> None:
         watchers = dict(batch.watchers or ())
-        named = batch.named or {}
+        named = batch.explicit_partitions or {}
         for index, record in enumerate(decode_records(batch.data, read_header(batch.data))):
             raw: RawRecord = (record.timestamp, record.key, record.value, record.headers)
             if index in named:  # perhaps a partition that there is not, which fails later
@@ -209,7 +209,7 @@ class Routes:
 
 def _may_go_anywhere(batch: Batch) -> bool:
     """Whether all its records are without a key and without a partition that was named."""
-    if batch.named is not None:
+    if batch.explicit_partitions is not None:
         return False
     columns = decode_columns(batch.data, read_header(batch.data))
     return columns.keys.count(None) == batch.record_count

@@ -81,7 +81,7 @@ class _Node:
 
 
 class Sender:
-    """Moves batches from an accumulator to the brokers. `on_progress` gets completed batches."""
+    """Moves batches from an accumulator to the brokers; `report_completed` gets those completed."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Sender:
         routes: Routes,
         cluster: Cluster,
         rng: Random,
-        on_progress: Callable[[list[CompletedBatch]], None],
+        report_completed: Callable[[list[CompletedBatch]], None],
     ) -> None:
         self._options = options
         self._routes = routes
         self._accumulator = routes.accumulator
         self._cluster = cluster
         self._rng = rng
-        self._on_progress = on_progress
+        self._report_completed = report_completed
         cluster.on_topic_deleted = routes.forget
         self._nodes: dict[int, _Node] = {}
         self._woken = trio.Event()
@@ -146,7 +146,7 @@ class Sender:
                 topic, count, self._rng.randrange(count), trio.current_time()
             )
         # Even if no batch was left to complete: flush waits until no record is unassigned.
-        self._on_progress(self._accumulator.pop_completed())
+        self._report_completed(self._accumulator.pop_completed())
         self.wake()
 
     async def _obtain_producer_id(self) -> None:
@@ -310,4 +310,4 @@ class Sender:
     def _report(self) -> None:
         completed = self._accumulator.pop_completed()
         if completed:
-            self._on_progress(completed)
+            self._report_completed(completed)

@@ -133,7 +133,7 @@ class SteppedController:
                 ),
                 now,
             )
-            process.replicas.take_roles(
+            process.replicas.obey_roles(
                 LeaderAndIsrRequest(*known, (state,), live, completes_roles=True), now
             )
 
@@ -153,7 +153,7 @@ class SteppedController:
             isr = (leader, *(one for one in record.isr if one != leader))
             state = replace(state, leader=leader, leader_epoch=epoch, partition_epoch=0, isr=isr)
         known = (number, controller, process.broker_epoch)
-        answer = process.replicas.take_roles(LeaderAndIsrRequest(*known, (state,), self._live), now)
+        answer = process.replicas.obey_roles(LeaderAndIsrRequest(*known, (state,), self._live), now)
         order = f"{leader} leads, epoch {epoch}"
         return _ordered(number, controller, order, answer.error, answer.partitions)
 

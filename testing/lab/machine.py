@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from minibroker.broker.config import Config, load
-from minibroker.broker.controller.context import OrderHandlers
+from minibroker.broker.controller.context import OwnBrokerHandlers
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIds
 from minibroker.broker.controller.state import BrokerRegistration
@@ -106,7 +106,7 @@ class LabController(ControllerNode):
         config: Config,
         store: SteppedStore,
         network: Network,
-        order_handlers: OrderHandlers,
+        order_handlers: OwnBrokerHandlers,
         rng: Random,
     ) -> None:
         super().__init__(config, store, network, order_handlers, rng)
@@ -154,8 +154,8 @@ class Process:
                 broker=self,
             ),
         )
-        order_handlers = OrderHandlers(
-            self.replicas.take_roles,
+        order_handlers = OwnBrokerHandlers(
+            self.replicas.obey_roles,
             self.replicas.stop,
             self.replicas.update_metadata,
             self.replicas.describe,

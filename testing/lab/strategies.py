@@ -251,12 +251,12 @@ class UnfencedReplicas(Replicas):
         """Return False: whoever gives orders is the controller."""
         return False
 
-    def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
+    def obey_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
         """Forget newer orders first."""
         for state in request.partitions:
             epochs = (state.leader_epoch, state.partition_epoch)
             self._forget_above(TopicPartition(state.topic, state.partition), epochs)
-        return super().take_roles(request, now)
+        return super().obey_roles(request, now)
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
         """Forget newer orders first."""

@@ -98,7 +98,7 @@ def cuts() -> Iterator[Cut]:
                 yield Cut(one, place, how)
 
 
-async def take_roles(trial: Trial, *, is_controller: bool) -> Roles:
+async def obey_roles(trial: Trial, *, is_controller: bool) -> Roles:
     """Have a leader that is the controller, or is not."""
     while (trial.leader.node_id == await trial.controller()) != is_controller:
         await trial.leader.stop()
@@ -148,7 +148,7 @@ async def measure(cut: Cut, *, is_controller: bool, times: Times) -> Served:
     """Break a wire for a while, and see."""
     async with open_trial(**times.settings()) as trial:
         await trial.send(3)
-        roles = await take_roles(trial, is_controller=is_controller)
+        roles = await obey_roles(trial, is_controller=is_controller)
         acknowledged: dict[bytes, float] = {}
         waits, shown_s = [0.0], [0.0]
         ruling: list[int] = []

@@ -18,7 +18,7 @@ from minibroker.testing.cluster import SimulatedBroker, simulate
 from minibroker.testing.mutants import WIRE_MUTANTS, mutated
 from tests.sim.__main__ import causes
 from tests.sim.checkers import Violation
-from tests.sim.cut_wires import take_roles
+from tests.sim.cut_wires import obey_roles
 from tests.sim.trial import SESSION_S, Trial, open_trial, play
 from tests.sim.wires import WiresStory
 from tests.support.seeds import rest_in_soak
@@ -52,7 +52,7 @@ def test_a_controller_that_hears_nobody_resigns():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            old = (await take_roles(trial, is_controller=True)).leader
+            old = (await obey_roles(trial, is_controller=True)).leader
             isolate(trial, old)
             await trial.send(1, wait_s=STALL_S_MAX)
             assert await trial.controller() != old.node_id
@@ -71,7 +71,7 @@ def test_a_controller_that_hears_nobody_and_leads_nothing_resigns():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            controller = (await take_roles(trial, is_controller=False)).other
+            controller = (await obey_roles(trial, is_controller=False)).other
             before = await trial.agreed()
             isolate(trial, controller)
             await trio.sleep(FENCE_S + 1)
@@ -90,7 +90,7 @@ def test_a_leader_that_reaches_nobody_is_replaced():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            old = (await take_roles(trial, is_controller=False)).leader
+            old = (await obey_roles(trial, is_controller=False)).leader
             isolate(trial, old)
             await trial.send(1, wait_s=STALL_S_MAX)
             assert old.node_id not in (await trial.agreed()).isr
@@ -112,7 +112,7 @@ def test_a_leader_that_the_controller_does_not_hear_is_replaced():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            old, controller, third = await take_roles(trial, is_controller=False)
+            old, controller, third = await obey_roles(trial, is_controller=False)
             before = await trial.agreed()
             trial.world.network.cut(third.name, controller.name)
             await trio.sleep(2 * FENCE_S)
@@ -136,7 +136,7 @@ def test_who_is_not_heard_promises_nothing_alone():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            old = (await take_roles(trial, is_controller=False)).leader
+            old = (await obey_roles(trial, is_controller=False)).leader
             isolate(trial, old)
             await trio.sleep(FENCE_S)
             request = ProduceRequest(ACKS_LEADER, 1, (batch(b"x"),))
@@ -160,7 +160,7 @@ def test_no_producer_waits_at_a_leader_that_was_left():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            old = (await take_roles(trial, is_controller=False)).leader
+            old = (await obey_roles(trial, is_controller=False)).leader
             isolate(trial, old)
             request = ProduceRequest(ACKS_ALL, 30_000, (batch(b"0:1000"),))
             for wait_s in (STALL_S_MAX, 0.1):
@@ -181,7 +181,7 @@ def test_the_death_of_a_controller_makes_no_leader_refuse(read_s: float):
     async def story() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(5)
-            leader, controller, _ = await take_roles(trial, is_controller=False)
+            leader, controller, _ = await obey_roles(trial, is_controller=False)
             with reading_for(trial, read_s):
                 await controller.kill()
                 assert leader.node is not None
@@ -219,7 +219,7 @@ def test_the_last_two_go_on_without_each_other():
     async def story() -> None:
         async with open_trial(min_insync_replicas="1") as trial:
             await trial.send(5)
-            leader, controller, third = await take_roles(trial, is_controller=False)
+            leader, controller, third = await obey_roles(trial, is_controller=False)
             await third.kill()
             await trio.sleep(2 * SESSION_S)
             trial.world.network.cut(leader.name, controller.name)
@@ -239,7 +239,7 @@ async def delay_confirmation() -> None:
     """A probe is under way for 1.5 s, and nothing else gets through: it extends no standing."""
     async with open_trial() as trial:
         await trial.send(5)
-        old, controller, _ = await take_roles(trial, is_controller=False)
+        old, controller, _ = await obey_roles(trial, is_controller=False)
         network, there, back = trial.world.network, controller.name, old.name
         network.hold(there, back)
         await trio.sleep(1.5)
@@ -257,7 +257,7 @@ async def outlive_session() -> None:
     """A controller without the store reaches the leader, and its successor does not."""
     async with open_trial() as trial:
         await trial.send(5)
-        old, controller, third = await take_roles(trial, is_controller=False)
+        old, controller, third = await obey_roles(trial, is_controller=False)
         controller.link.cut()
         trial.world.network.cut(third.name, old.name)
         with trio.move_on_after(2 * FENCE_S):
@@ -272,7 +272,7 @@ async def meet_successor() -> None:
     """A leader is fenced and not told; the next controller hears it before it tells it anything."""
     async with open_trial() as trial:
         await trial.send(5)
-        old, controller, _ = await take_roles(trial, is_controller=False)
+        old, controller, _ = await obey_roles(trial, is_controller=False)
         trial.world.network.cut(controller.name, old.name)
         await trial.until(lambda agreed: agreed.leader != old.node_id)
         with reading_for(trial, 1.0):
@@ -287,7 +287,7 @@ async def silence_follower() -> None:
     """The controller does not hear a follower, which copies on."""
     async with open_trial() as trial:
         await trial.send(5)
-        _, controller, third = await take_roles(trial, is_controller=False)
+        _, controller, third = await obey_roles(trial, is_controller=False)
         trial.world.network.cut(third.name, controller.name)
         await trio.sleep(2 * FENCE_S)
         await trial.send(5, wait_s=1)
@@ -348,7 +348,7 @@ async def wait_for_slow_disk() -> None:
     same: it is waited for, until the lag time."""
     async with open_trial(replica_lag_time_max_ms="10000", flush="always") as trial:
         await trial.send(5)
-        third = (await take_roles(trial, is_controller=True)).third
+        third = (await obey_roles(trial, is_controller=True)).third
         sync_s, third.files.sync_s = third.files.sync_s, 3 * FENCE_S
         await trial.send(1)
         third.files.sync_s = sync_s
@@ -362,7 +362,7 @@ async def lack_replicas() -> None:
     until the lag time, since two must be in sync."""
     async with open_trial(replica_lag_time_max_ms="10000") as trial:
         await trial.send(5)
-        leader, other, third = await take_roles(trial, is_controller=True)
+        leader, other, third = await obey_roles(trial, is_controller=True)
         await third.kill()
         await trio.sleep(2 * SESSION_S)
         trial.world.network.cut(leader.name, other.name)
@@ -455,7 +455,7 @@ def test_a_wire_that_is_up_and_down_causes_few_elections(how: str, is_controller
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(5)
-            leader, other, _ = await take_roles(trial, is_controller=is_controller)
+            leader, other, _ = await obey_roles(trial, is_controller=is_controller)
             epoch = (await trial.agreed()).leader_epoch
             network = trial.world.network
             with trio.move_on_after(FLAPPING_S):

@@ -259,7 +259,7 @@ class Node:
         request = LeaderAndIsrRequest(
             1, controller_epoch, self.broker_epoch, states, completes_roles=completes_roles
         )
-        response = self.replicas.take_roles(request, now)
+        response = self.replicas.obey_roles(request, now)
         assert not response.error, response
         return response.partitions
 

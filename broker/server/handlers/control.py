@@ -30,7 +30,7 @@ def leader_and_isr(
     services: Services, request: LeaderAndIsrRequest, now: float
 ) -> LeaderAndIsrResponse:
     """Give replicas on this broker the roles that the controller sends."""
-    return services.replicas.take_roles(request, now)
+    return services.replicas.obey_roles(request, now)
 
 
 def stop_replica(

@@ -55,13 +55,13 @@ class FakeReplicas:
         self._broker.step()
         return ErrorCode.NONE
 
-    def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
+    def obey_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
         error = self._refusal(request)
         if error:
             return LeaderAndIsrResponse(error)
-        return LeaderAndIsrResponse(0, tuple(map(self._take_role, request.partitions)))
+        return LeaderAndIsrResponse(0, tuple(map(self._apply_role, request.partitions)))
 
-    def _take_role(self, state: Any) -> PartitionObeyed:
+    def _apply_role(self, state: Any) -> PartitionObeyed:
         name = TopicPartition(state.topic, state.partition)
         known = self.roles.get(name)
         error = self.errors.get(name, 0)

@@ -15,7 +15,7 @@ import trio
 
 from minibroker.broker.config import load
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.context import OrderHandlers, RegistrationFacts
+from minibroker.broker.controller.context import OwnBrokerHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import PartitionRecord, State
 from minibroker.broker.groups.coordinator import Coordinator
@@ -123,8 +123,8 @@ class FakeBroker:
         self.store = BrokerStore(self._fleet.store, self._fleet.step, self._fleet.writes_max)
         purgatory = Purgatory()
         self.replicas = FakeReplicas(self)
-        order_handlers = OrderHandlers(
-            self.replicas.take_roles,
+        order_handlers = OwnBrokerHandlers(
+            self.replicas.obey_roles,
             self.replicas.stop,
             self.replicas.update_metadata,
             self.replicas.describe,

@@ -351,12 +351,12 @@ async def test_nothing_is_told_after_a_refusal(autojump_clock):
             orders.append(request)
             if len(orders) == 1:
                 return LeaderAndIsrResponse(ErrorCode.STALE_BROKER_EPOCH)
-            return FakeReplicas.take_roles(replicas, request, now)
+            return FakeReplicas.obey_roles(replicas, request, now)
 
         async def are_roles_complete():
             return bool(orders) and orders[-1].completes_roles
 
-        replicas.take_roles = refuse_once
+        replicas.obey_roles = refuse_once
         await fleet[1].kill()
         await fleet[1].start()
         await fleet.until(are_roles_complete, "all roles")

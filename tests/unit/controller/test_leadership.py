@@ -12,7 +12,7 @@ from minibroker.broker.controller.leadership import (
     Move,
     imbalanced,
     moves_from,
-    plan_elections,
+    plan_moves,
     preferred_moves,
 )
 from minibroker.broker.controller.state import PartitionRecord, State, TopicRecord
@@ -57,7 +57,7 @@ def test_a_preferred_replica_that_is_in_sync_is_elected():
     """CTL-10: both epochs rise, the ISR stays, and brokers are told of the partition."""
     state = state_of(partition(leader=2))
     assert selected(state) == ((MOVE,), ())
-    plan = without_pause(plan_elections(state, [MOVE]))
+    plan = without_pause(plan_moves(state, [MOVE]))
     assert plan.answer == (NAME,)
     (record,) = plan.state.topics["t"].partitions
     assert (record.leader, record.isr, record.leader_epoch, record.partition_epoch) == (
@@ -89,14 +89,14 @@ def test_another_preferred_replica_is_not_elected(state, says):
         says,
     )
     assert not selected(state).moves
-    plan = without_pause(plan_elections(state, [MOVE]))
+    plan = without_pause(plan_moves(state, [MOVE]))
     assert (plan.answer, plan.writes, plan.state) == ((), (), state)
 
 
 def test_a_fenced_member_leaves_the_isr_with_an_election():
     """As in any other election: the new leader would wait for it."""
     state = replace(state_of(partition(leader=2)), fenced=frozenset({3}))
-    (record,) = without_pause(plan_elections(state, [MOVE])).state.topics["t"].partitions
+    (record,) = without_pause(plan_moves(state, [MOVE])).state.topics["t"].partitions
     assert (record.leader, record.isr) == (1, (1, 2))
 
 
@@ -122,7 +122,7 @@ def test_where_the_preferred_replica_leads_nothing_is_done():
 )
 def test_a_move_of_another_time_is_not_made(move):
     """What was handed over by another leader, in another epoch or of another topic is nobody's."""
-    plan = without_pause(plan_elections(state_of(partition(leader=2)), [move]))
+    plan = without_pause(plan_moves(state_of(partition(leader=2)), [move]))
     assert (plan.answer, plan.writes) == ((), ())
 
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from minibroker.broker.config import load
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.context import OrderHandlers, RegistrationFacts
+from minibroker.broker.controller.context import OwnBrokerHandlers, RegistrationFacts
 from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
@@ -45,7 +45,7 @@ class FailingStore(MemoryStore):
 
 def lonely_node(store, **settings):
     """A node without anybody to talk to, and nothing that could take a role."""
-    order_handlers = OrderHandlers(*[lambda *_: None] * 6)
+    order_handlers = OwnBrokerHandlers(*[lambda *_: None] * 6)
     config = load(flags=settings).config
     return ControllerNode(
         config, store, SimulatedNetwork(Random(1)).host("h"), order_handlers, Random(1)

@@ -17,7 +17,7 @@ def test_a_follower_copies_from_the_leader() -> None:
     node = Node()
     broker = LiveBroker(2, "h", 9, 1)
     state = state_of(leader=2, isr=(2,), replicas=(1, 2))
-    node.replicas.take_roles(LeaderAndIsrRequest(1, 0, 1, (state,), (broker,)), 0.0)
+    node.replicas.obey_roles(LeaderAndIsrRequest(1, 0, 1, (state,), (broker,)), 0.0)
     role = node.partition().role
     assert isinstance(role, Follower)
     assert (role.leader, role.leader_epoch) == (2, 0)

@@ -39,7 +39,7 @@ def requests_of(controller_epoch: int, broker_epoch: int) -> list[tuple[str, obj
     sender = (1, controller_epoch, broker_epoch)
     stopped = StoppedPartition("t", b"i" * 16, 0, 9, delete=True)
     return [
-        ("take_roles", LeaderAndIsrRequest(*sender, (state_of(epochs=(1, 1)),))),
+        ("obey_roles", LeaderAndIsrRequest(*sender, (state_of(epochs=(1, 1)),))),
         ("stop", StopReplicaRequest(*sender, (stopped,))),
         ("update_metadata", UpdateMetadataRequest(*sender, "other")),
     ]

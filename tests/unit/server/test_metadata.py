@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.controller.context import Job, OrderHandlers, RegistrationFacts
+from minibroker.broker.controller.context import Job, OwnBrokerHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.properties import PROPERTIES
@@ -56,8 +56,8 @@ def answer_of(node: Node, request: MetadataRequest) -> MetadataResponse:
 def with_controller(node: Node) -> ControllerNode:
     """A part in control of the node's own, which is not running."""
     replicas = node.replicas
-    order_handlers = OrderHandlers(
-        replicas.take_roles,
+    order_handlers = OwnBrokerHandlers(
+        replicas.obey_roles,
         replicas.stop,
         replicas.update_metadata,
         replicas.describe,

@@ -416,7 +416,7 @@ def test_a_chunk_does_not_keep_a_large_answer_in_memory() -> None:
     asked = plan(positions)[A]
     view = memoryview(frame)[: len(batch(0, 1))]
     positions.handle_answer(asked, PartitionFetched(*A, records=view), 0.0)
-    (fetch,) = positions._positions[A].fetches
+    (fetch,) = positions._partitions[A].fetches
     assert fetch._data.obj is not frame
     assert offsets(positions) == [0]
 
