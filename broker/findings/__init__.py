@@ -30,12 +30,12 @@ class Finding(NamedTuple):
 
 
 def listed(things: Iterable[object]) -> str:
-    """The first few, joined by commas."""
+    """Return the first few things as text, joined by commas, with the number of the others."""
     texts = list(map(str, things))
     more = f", and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
     return ", ".join(texts[:NAMED_MAX]) + more
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 replica`, `2 replicas`."""
+    """Return a count with its noun: `1 replica`, `2 replicas`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

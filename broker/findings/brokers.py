@@ -1,4 +1,4 @@
-"""What was seen of brokers, and what follows from it: addresses, clocks, leases, versions."""
+"""Findings about brokers: their addresses, fences, readiness, clocks, leases and versions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
     from minibroker.protocol.types import Endpoint, NamedEndpoint
 
-CLOCKS_MS_MAX: Final = 1_000  # that clocks may differ
+CLOCKS_MS_MAX: Final = 1_000  # how far clocks may differ
 RENEWAL_MS_HIGH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """One broker at the address that clients who come in as we did are told.
+    """A broker, asked at the address that clients of the listener we connected to are told.
 
-    Without an `answer` there is a `failure`. Its wall clock is `clock_ms` ahead of ours, give or
-    take `clock_error_ms`. `is_fenced`: the controller does not hear it.
+    It has an `answer` or a `failure`. Its wall clock is `clock_ms` ahead of ours, give or take
+    `clock_error_ms`. `is_fenced`: the controller does not hear it.
     """
 
     node_id: int
@@ -35,7 +35,7 @@ class BrokerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ListenerTried:
-    """A listener that a broker has beside the one we came in by: who answers there, if anybody."""
+    """Another listener of a broker: the id of the broker that answers there, or why none does."""
 
     node_id: int
     listener: "NamedEndpoint"
@@ -44,7 +44,7 @@ class ListenerTried:
 
 
 def of_bootstrap(named: Iterable[BrokerSeen]) -> list[Finding]:
-    """Whether those that were named answer."""
+    """Check that the bootstrap brokers answer."""
     return [
         Finding(
             Level.PROBLEM,
@@ -59,7 +59,7 @@ def of_bootstrap(named: Iterable[BrokerSeen]) -> list[Finding]:
 def of_brokers(
     seen: Iterable[BrokerSeen], tried: Iterable[ListenerTried], version_here: str
 ) -> Iterator[Finding]:
-    """All that can be said of the brokers themselves."""
+    """Check everything about the brokers themselves. `version_here` is this command's."""
     brokers = list(seen)
     answers = {each.node_id: each.answer for each in brokers if each.answer is not None}
     yield from of_addresses(brokers)
@@ -77,7 +77,7 @@ def of_brokers(
 
 
 def of_addresses(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
-    """Whether each broker answers where clients like us are sent."""
+    """Check that each broker answers at its advertised address."""
     right = []
     for each in seen:
         if each.answer is None:
@@ -104,7 +104,7 @@ def of_addresses(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
 
 
 def of_listener(tried: ListenerTried) -> Iterator[Finding]:
-    """A listener for others may well be out of our reach."""
+    """Check another listener. It may be for a network that we are not in, so this is a note."""
     if tried.found == tried.node_id:
         return
     what = f"cannot be reached from here ({tried.failure})"
@@ -119,7 +119,7 @@ def of_listener(tried: ListenerTried) -> Iterator[Finding]:
 
 
 def of_fences(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
-    """Brokers that are registered, and that the controller does not hear."""
+    """Report the brokers that are registered but that the controller does not hear."""
     for each in seen:
         if each.is_fenced:
             yield Finding(
@@ -132,7 +132,7 @@ def of_fences(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
 
 
 def of_readiness(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
-    """What the brokers say of themselves, and of each other."""
+    """Report whether each broker is ready, and whether all are of one cluster."""
     for node_id, answer in answers.items():
         if not answer.is_ready:
             yield Finding(
@@ -151,7 +151,7 @@ def of_readiness(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Fi
 
 
 def of_clocks(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
-    """How far wall clocks are apart, beyond what the way of the answers leaves open."""
+    """Compare the wall clocks, allowing for the error of measurement over the network."""
     told = [each for each in seen if each.answer is not None]
     if not told:
         return
@@ -176,7 +176,7 @@ def of_clocks(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
 
 
 def of_leases(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
-    """How well brokers reach the metadata store: they live by it."""
+    """Check how fast the metadata store renews the brokers' leases."""
     slowest, is_good = 0.0, bool(answers)
     for node_id, answer in answers.items():
         took_ms = answer.renewal_us / 1000
@@ -211,7 +211,7 @@ def of_leases(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Findi
 def of_versions(
     machines: "Mapping[int, MachineDescription]", version_here: str
 ) -> Iterator[Finding]:
-    """Of minibroker and of Python."""
+    """Check that all brokers, and this command, run the same minibroker and Python."""
     for what, versions in (
         ("minibroker", {node: one.software_version for node, one in machines.items()}),
         ("Python", {node: one.python_version for node, one in machines.items()}),

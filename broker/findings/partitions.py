@@ -1,9 +1,9 @@
-"""What may be wrong with a partition, as the filters of `topic describe` and the counts of
-`cluster describe` mean it.
+"""The health of a partition, for the filters of `topic describe` and the counts of
+`cluster describe`.
 
-acks=all needs `min.insync.replicas` of them in sync, but never more than the partition has: the
-broker reckons in the same way, so nobody is told of a partition that is under its minimum and yet
-takes records.
+acks=all needs `min.insync.replicas` replicas in sync, but never more than the partition has. The
+broker counts in the same way, so a partition that is reported as under its minimum does refuse
+acks=all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Health(NamedTuple):
-    """Facts about one partition; unavailable: nobody alive leads it."""
+    """Facts about one partition. It is unavailable if it has no leader."""
 
     is_under_replicated: bool
     is_unavailable: bool
@@ -23,12 +23,12 @@ class Health(NamedTuple):
 
 
 def needed_in_sync(replicas: int, configs: Mapping[str, str]) -> int:
-    """How many in-sync replicas acks=all needs, of a partition with so many replicas."""
+    """Return how many in-sync replicas acks=all needs of a partition with `replicas` replicas."""
     return min(int(configs["min.insync.replicas"]), replicas)
 
 
 def health_of(partition: "PartitionMetadata", configs: Mapping[str, str]) -> Health:
-    """`configs` are the topic's, as they are in force."""
+    """Return the health of a partition; `configs` are the topic's effective settings."""
     in_sync, replicas = len(partition.isr), len(partition.replicas)
     needed = needed_in_sync(replicas, configs)
     return Health(
@@ -40,7 +40,7 @@ def health_of(partition: "PartitionMetadata", configs: Mapping[str, str]) -> Hea
 
 
 def awaited(partition: "PartitionMetadata") -> str:
-    """Of a partition that nobody leads, who is missing, as words; "" of one that is led."""
+    """Return, as text, the missing brokers of a partition without a leader; "" if it has one."""
     if partition.leader_id >= 0:
         return ""
     missing = partition.offline_replicas

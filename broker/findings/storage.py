@@ -1,4 +1,4 @@
-"""What was seen of the metadata store and of a broker's disk, and what follows from it."""
+"""Findings about the metadata store and a broker's disk."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,11 @@ GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class StoreSeen:
-    """A store from here. `is_named`: to this command, and not only by a broker.
+    """The metadata store as this machine reads it. `is_named`: this command was told of it; else
+    only a broker has named it.
 
-    A read took `read_ms`, or there was a `failure`. Each endpoint of an etcd has its version, or
-    what failed there, in `versions` or `failures`.
+    A read took `read_ms`, or there was a `failure`. Each endpoint of an etcd has an entry, its
+    version in `versions` or an error in `failures`.
     """
 
     name: str
@@ -42,7 +43,7 @@ class StoreSeen:
 
 
 def of_store(seen: StoreSeen) -> Iterator[Finding]:
-    """Whether it can be reached, how fast, and whether it is one to rely on."""
+    """Check that the store can be read, how fast, and that its version has no known faults."""
     if seen.failure:
         level = Level.PROBLEM if seen.is_named else Level.NOTE
         whose = "" if seen.is_named else ", which the brokers use,"
@@ -65,7 +66,7 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
 
 
 def of_etcd_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
-    """What is known of old ones."""
+    """Report versions of etcd with known faults, and members of different versions."""
     upgrade = "upgrade it, one member after another, to 3.5.13 or later"
     for endpoint, version in versions.items():
         number = tuple(map(int, re.findall(r"\d+", version)[:3]))
@@ -85,9 +86,9 @@ def of_etcd_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class DirectorySeen:
-    """A directory that lies here, its disk as it was tried, and this user's limit of open files.
+    """A directory of this machine, measurements of its disk, and this user's limit of open files.
 
-    An append of 4 KiB was on disk after `sync_ms`, as the median.
+    `sync_ms` is the median time until an append of 4 KiB was on the disk.
     """
 
     path: Path
@@ -100,7 +101,7 @@ class DirectorySeen:
 
 
 def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
-    """Whether a broker can live there, and how well."""
+    """Check that a broker can use the directory, and that its disk is fast enough."""
     if seen.failure:
         yield Finding(
             Level.PROBLEM,
@@ -131,7 +132,7 @@ def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
 
 
 def of_disk(directory: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
-    """Room on a disk; nothing where it is not known."""
+    """Check the free space of a disk; yield nothing if `total_bytes` is unknown (-1)."""
     if total_bytes <= 0:
         return
     percent = 100 * free_bytes / total_bytes
@@ -146,7 +147,8 @@ def of_disk(directory: str, free_bytes: int, total_bytes: int) -> Iterator[Findi
 
 
 def of_files(who: str, used: int, limit: int) -> Iterator[Finding]:
-    """Descriptors, `used` -1 where nobody runs; nothing where there is no limit or none known."""
+    """Check the limit of open files; yield nothing without a known limit. `used` is -1 if no broker
+    runs."""
     if limit <= 0:
         return
     advice = "raise the limit: ulimit -n, LimitNOFILE= of systemd, ulimits: of a compose file"

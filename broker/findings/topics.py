@@ -1,7 +1,7 @@
-"""What was seen of topics, and what follows from it.
+"""Findings about topics.
 
-Partitions that are not as they shall be are problems. What a topic's own settings permit somebody
-may have decided, so that is a note.
+A partition without a leader or with replicas out of sync is a problem. A risky setting of a topic
+is a note, because somebody may have chosen it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from minibroker.broker.config import Config
     from minibroker.protocol.messages.metadata import TopicMetadata
 
-Configs = Mapping[str, Mapping[str, str]]  # by topic, by property, as they are in force
+Configs = Mapping[str, Mapping[str, str]]  # by topic, by property: the effective settings
 
 
 def of_topics(
     topics: "Iterable[TopicMetadata]", configs: Configs, live: Iterable[int]
 ) -> Iterator[Finding]:
-    """All that can be said of them, in a cluster of which these brokers live."""
+    """Check everything about these topics; `live` are the live brokers of the cluster."""
     told, alive = list(topics), set(live)
     yield from of_missing_brokers(told, alive)
     yield from of_partitions(told, configs)
@@ -28,7 +28,8 @@ def of_topics(
 
 
 def of_refused_topics(refused: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether topics can be created now; `refused` says of which kind of topic why not."""
+    """Report whether topics can be created now. `refused` maps a kind of topic to the reason why
+    not."""
     for what, reason in refused.items():
         yield Finding(
             Level.PROBLEM,
@@ -41,7 +42,7 @@ def of_refused_topics(refused: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def of_missing_brokers(topics: "Iterable[TopicMetadata]", live: set[int]) -> Iterator[Finding]:
-    """Brokers that hold replicas and are not there."""
+    """Report brokers that hold replicas and are not live."""
     missing: dict[int, int] = {}
     for topic in topics:
         for partition in topic.partitions:
@@ -57,7 +58,7 @@ def of_missing_brokers(topics: "Iterable[TopicMetadata]", live: set[int]) -> Ite
 
 
 def of_partitions(topics: "Iterable[TopicMetadata]", configs: Configs) -> Iterator[Finding]:
-    """Partitions that lack a leader or replicas."""
+    """Report partitions without a leader, or with replicas out of sync."""
     leaderless, refusing, lagging = [], [], []
     count = 0
     for topic in topics:
@@ -95,7 +96,7 @@ def of_partitions(topics: "Iterable[TopicMetadata]", configs: Configs) -> Iterat
 
 
 def of_defaults(config: "Config") -> Iterator[Finding]:
-    """What topics permit to be lost that a broker with these settings makes."""
+    """Check the settings that new topics get from a broker with this configuration."""
     from minibroker.protocol.constants import OFFSETS_TOPIC
     from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
@@ -114,7 +115,7 @@ def of_defaults(config: "Config") -> Iterator[Finding]:
 def of_settings(
     topics: "Iterable[TopicMetadata]", configs: Configs, brokers: int
 ) -> Iterator[Finding]:
-    """What topics permit to be lost."""
+    """Report settings of topics with which acknowledged records can be lost or writes refused."""
     single, unsafe, rigid, unclean, unflushed = [], [], [], [], []
     for topic in topics:
         settings = configs[topic.name]
