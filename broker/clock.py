@@ -13,12 +13,12 @@ LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def wall_ms() -> int:
-    """Milliseconds since the Unix epoch; may jump, so nothing is ever timed by it."""
+    """Return milliseconds since the Unix epoch. It may jump: no duration is measured by it."""
     return time.time_ns() // 1_000_000
 
 
 def boot_id() -> str:
-    """Names the machine's current run: the same for as long as its page cache lives."""
+    """Return the id of the machine's current boot, and with it of its page cache."""
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -26,6 +26,6 @@ def boot_id() -> str:
 
 
 def boottime_s() -> float:
-    """Seconds since the machine's start, sleep included: the same clock in all its processes."""
+    """Return seconds since the machine's start, sleep included; the same in all processes."""
     # macOS has no CLOCK_BOOTTIME, but its CLOCK_MONOTONIC counts sleep.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

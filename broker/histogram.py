@@ -1,7 +1,7 @@
-"""How often something took how long: one count for each range of durations, and their sum.
+"""A histogram of durations, as Prometheus has it: a count for each range of durations, and the sum.
 
-It is what Prometheus calls a histogram. Noting a duration costs a fifth of a microsecond, so it may
-stand on the hot path; whoever wants to see it asks for `statistics()`.
+Recording a duration takes a fifth of a microsecond, which the hot path can afford. `statistics()`
+returns the counts.
 """
 
 from bisect import bisect_left

@@ -1,7 +1,7 @@
-"""What a broker tells of the machine and the program that it is: disk space, open files, versions.
+"""Facts about the broker's machine and process: disk space, open files, versions.
 
-`MachineFacts` is a value, and how it is had an argument of `broker.app.serve`, so a simulation has
-facts of its own; by default nothing is known. `RealMachine` is the only one that looks.
+`broker.app.serve` takes a function that returns the present `MachineFacts`, so a simulation gives
+its own; by default nothing is known. `RealMachine` reads the real ones.
 """
 
 import os
@@ -21,10 +21,10 @@ DEVICE_DESCRIPTORS: Final = Path("/dev/fd")
 
 
 class MachineFacts(NamedTuple):
-    """As of now; -1 and "" where it is not known.
+    """The facts at one moment; -1 and "" where one is not known.
 
-    `store` is where the metadata are, without secrets. The disk is that of the data directory.
-    `open_files_max` is how many this process may have.
+    `store` names the metadata store, without secrets. The disk is that of the data directory.
+    `open_files_max` is the limit of this process.
     """
 
     software_version: str = ""
@@ -37,7 +37,7 @@ class MachineFacts(NamedTuple):
 
 
 class RealMachine:
-    """This process, its data directory, and the name of its store. Call it for the facts of now."""
+    """Reads the facts at each call: of this process, and of the disk that `directory` is on."""
 
     def __init__(self, directory: PurePath, store: str) -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class RealMachine:
 
     def __call__(self) -> MachineFacts:
         free = total = NOT_KNOWN
-        with suppress(OSError):  # it may have been unmounted; the logs will hear of it
+        with suppress(OSError):  # it may have been unmounted; the logs notice that
             total, _, free = shutil.disk_usage(self._directory)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return self._unchanging._replace(
@@ -58,6 +58,6 @@ class RealMachine:
 
 def _open_files() -> int:
     if DESCRIPTORS.is_dir():
-        # Linux 6.2 and later tell their number as the size, older ones 0.
+        # From Linux 6.2 on the size is their number; in older ones it is 0.
         return DESCRIPTORS.stat().st_size or len(os.listdir(DESCRIPTORS))
     return len(os.listdir(DEVICE_DESCRIPTORS)) if DEVICE_DESCRIPTORS.is_dir() else NOT_KNOWN

@@ -1,8 +1,7 @@
-"""Long computations in turns of the loop: so that many partitions hold nobody up.
+"""Long computations in turns, so that they do not hold up the other tasks of the loop.
 
-A computation over all partitions is a generator that yields where it may pause, after some hundred
-of them, and returns its result. It stays as pure as a function, and who runs it decides whether
-others run in between.
+A computation over all partitions is a generator that yields after some hundred of them, and returns
+its result. It has no I/O; its caller decides whether other tasks run where it yields.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -13,14 +12,14 @@ import trio
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Yields where it may pause.
+# A computation that yields where other tasks may run, and returns a result.
 Turns: TypeAlias = Generator[None, None, Result]
 
 AT_ONCE: Final = 500  # partitions, in one turn: some milliseconds
 
 
 def at_once(items: Iterable[Item], count: int = AT_ONCE) -> Iterator[list[Item]]:
-    """The items, so many for one turn."""
+    """Yield the items in lists of `count`, each for one turn."""
     some: list[Item] = []
     for item in items:
         some.append(item)
@@ -32,7 +31,7 @@ def at_once(items: Iterable[Item], count: int = AT_ONCE) -> Iterator[list[Item]]
 
 
 async def take_turns(computation: Turns[Result]) -> Result:
-    """Run it, and let others run where it pauses."""
+    """Run a computation to its result; other tasks run where it yields."""
     while True:
         try:
             next(computation)
@@ -43,7 +42,7 @@ async def take_turns(computation: Turns[Result]) -> Result:
 
 
 def without_pause(computation: Turns[Result]) -> Result:
-    """Run it through."""
+    """Run a computation to its result without letting other tasks run."""
     while True:
         try:
             next(computation)

@@ -4,12 +4,12 @@ The protocol is hypercorn's, one of its `TCPServer` for each connection; that is
 trio worker below `hypercorn.trio.serve`. What `serve` does around it is done here, because it has
 no bounds there:
 
-* hypercorn shields its sends from cancellation, so one client that reads nothing would hold up the
-  broker's stop for as long as it likes. Here every socket is at hand, and closing it ends a send.
-* It takes as many connections as come, and a process has only so many files, which logs need too.
+* hypercorn shields its sends from cancellation, so one client that reads nothing could delay the
+  broker's stop without end. This module knows every socket, and closing it ends a send.
+* It accepts any number of connections, but the files of a process are limited, and logs need them.
 
-A connection that fails is logged and closed. If the listener itself fails for another reason than
-exhausted resources, the broker stops. Hypercorn writes no log of its own; its messages go to this
+A connection that fails is logged and closed. If the listener fails, except for want of files or
+memory, the broker stops. Hypercorn writes no log of its own; its messages go to this
 module's logger.
 
 This module, and what it imports, is loaded only by a broker that has an `http.listener`.
@@ -63,7 +63,7 @@ class HttpServer:
         app = cast(Framework, self._pages.app())
         self._app = wrap_app(app, self._config.wsgi_max_body_size, "asgi")
         self._context = WorkerContext(None)
-        self._streams: dict[trio.SocketStream, float] = {}  # with the times of their begin
+        self._streams: dict[trio.SocketStream, float] = {}  # and when each began
         self._change = trio.Event()  # one of them has ended
         self._scope = trio.CancelScope()
 
@@ -74,15 +74,15 @@ class HttpServer:
         return Endpoint(host, port)
 
     def show(self, sources: Sources) -> None:
-        """There is a broker now, of which the pages shall tell."""
+        """Set the broker that the pages describe from now on."""
         self._pages.sources = sources
 
     def statistics(self) -> int:
-        """How many connections are open."""
+        """Return how many connections are open."""
         return len(self._streams)
 
     async def run(self) -> None:
-        """Serve. Never fails for what a client does."""
+        """Serve until stopped. Nothing that a client does makes it fail."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -94,7 +94,7 @@ class HttpServer:
             self._close()
 
     async def stop(self) -> None:
-        """Take no more connections, let answers under way go out for a moment, and end `run`."""
+        """Accept no more connections, give answers under way a moment to be sent, and end `run`."""
         self._close()
         await self._context.terminated.set()
         with trio.move_on_after(STOP_S_MAX):
@@ -104,7 +104,7 @@ class HttpServer:
         self._scope.cancel()
 
     def _close(self) -> None:
-        """Take no more connections."""
+        """Close the listeners."""
         for listener in self._listeners:
             listener.socket.close()
 
@@ -129,7 +129,7 @@ class HttpServer:
                 stream.socket.close()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        # It is said to take streams with TLS only, but sees for itself that this one has none.
+        # Its type asks for a stream with TLS, but it checks at run time and accepts this one.
         plain = cast(Any, stream)
         server = TCPServer(self._app, self._config, self._context, ConnectionState({}), plain)
         try:
@@ -142,7 +142,7 @@ class HttpServer:
             self._change.set()
 
     async def _close_old(self) -> None:
-        """Close connections that somebody holds open for ever; at the end, all of them."""
+        """Close connections that have been open for too long; at the end, all of them."""
         try:
             while True:
                 await trio.sleep(SWEEP_S)

@@ -6,9 +6,9 @@
 
 The time is the machine's own in the first form, as in Kafka's, and UTC in the second.
 
-Modules log through the standard library (`logging.getLogger(__name__)`), with who speaks in square
-brackets at the head of the message. This is the one place that gives those records a form and an
-output; a program that embeds a broker does without it and keeps its own.
+Modules log through the standard library (`logging.getLogger(__name__)`). A message begins with its
+subject in square brackets. Only this module sets a format and an output for log records; a program
+that embeds a broker does not call it, and keeps its own.
 """
 
 import json
@@ -20,12 +20,12 @@ from typing import Final, TextIO
 TEXT_PATTERN: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 LEVEL_NAMES: Final = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}  # those of log4j
 LOG_FORMATS: Final = ("text", "json")
-# What a client names may stand in a message, but may not begin a line of its own.
+# A message may contain names that a client chose; their control characters are escaped.
 ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 class TextFormatter(logging.Formatter):
-    """One line as Kafka writes it, whatever it says; a traceback follows on lines of its own."""
+    """Formats a record as one line, as Kafka does; a traceback follows on lines of its own."""
 
     def __init__(self) -> None:
         super().__init__(TEXT_PATTERN)

@@ -1,9 +1,9 @@
-"""How late the broker's loop is: a task that wants to run ten times a second notes how much later
-it did.
+"""How late tasks of the broker's loop run: a task wakes ten times a second and records how late it
+was.
 
-Everything in a broker runs in one loop, so what holds one task up (a large answer, a slow read of
-the disk, many partitions at once) holds up all of them, heartbeats too. The tail of these figures
-says so.
+All tasks of a broker run in one loop. A task that computes for long (a large answer, a slow read
+from the disk, many partitions at once) delays all others, heartbeats too. The largest values here
+show it.
 """
 
 from typing import Final
@@ -22,12 +22,12 @@ class LoopLag:
         self._lateness = Histogram(LAG_BOUNDS_S)
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Measure until cancelled."""
         while True:
             wanted = trio.current_time() + INTERVAL_S
             await trio.sleep_until(wanted)
             self._lateness.record(trio.current_time() - wanted)
 
     def statistics(self) -> Distribution:
-        """All looks since the start."""
+        """Return all measurements since the start."""
         return self._lateness.statistics()

@@ -1,7 +1,7 @@
-"""What a broker answers over HTTP: whether it lives, whether it is ready, and its metrics.
+"""The broker's pages over HTTP: whether it is live, whether it is ready, and its metrics.
 
-They are answered from before the logs are opened until after they are closed, so that whoever looks
-can tell a broker that recovers its logs from one that is not there.
+It serves them from before the logs are opened until after they are closed. So a health check can
+tell a broker that recovers its logs from one that does not run.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,14 +1,14 @@
 """Whether a broker is ready, and if not, why: for health checks, rolling restarts, load balancers.
 
-A broker is ready if whoever restarts the next one now takes nothing away from the cluster that this
-one does not hold: it is registered, and the others count it as live; the controller has told it all
-roles and the whole cluster; and every replica on it leads, or copies and is in sync. A broker that
-leaves is not ready from the first moment on.
+A broker is ready if another broker can be restarted now without a partition losing its last live
+in-sync replica: this broker is registered and unfenced, the controller has sent it all roles and
+the whole image, and every replica on it leads, or follows and is in sync. A broker that shuts down
+is not ready from the first moment on.
 
-What is in sync is the controller's word, as last told: a leader that was replaced may still believe
-otherwise. Who cannot be told it has lost its place finds that out by the silence of its leader.
-Nothing is remembered here: `readiness` looks at everything each time, which takes half a
-microsecond for a replica.
+The in-sync set is the controller's, as this broker was last told: a leader that was replaced may
+still have an older one. A broker that the controller cannot reach notices by the silence of its
+leaders. `readiness` keeps no state: it checks everything each time, which takes half a microsecond
+for each replica.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class ReadinessFacts:
     """What a broker's readiness depends on.
 
     `broker_epoch` is that of its registration, -1 before the first. `is_session_current`: the
-    registration is sure to stand. `is_standing`: no controller can have fenced the broker.
+    registration surely exists still. `is_standing`: no controller can have fenced the broker.
     `is_told`: a controller has sent it all roles and the whole image. `image` is that of the
     cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot be created
     for lack of disk space. `silent_leaders` have answered no fetch of this broker for as long as a
@@ -59,7 +59,7 @@ class Readiness(NamedTuple):
 
 
 def readiness(facts: ReadinessFacts) -> Readiness:
-    """Look at all of it."""
+    """Return whether a broker is ready, with the reasons if not."""
     reasons = tuple(_reasons(facts))
     return Readiness(not reasons, reasons)
 
@@ -85,7 +85,7 @@ def _reasons(facts: ReadinessFacts) -> Iterator[str]:
 
 
 def _troubles(facts: ReadinessFacts) -> Iterator[str]:
-    """What is wrong with replicas."""
+    """The reasons that lie in replicas: offline, failed or not in sync."""
     offline = dict.fromkeys(facts.uncreated, NO_ROOM)
     lagging = []
     for name, partition in facts.partitions.items():
@@ -106,7 +106,7 @@ def _troubles(facts: ReadinessFacts) -> Iterator[str]:
 
 
 def _listed(what: str, replicas: list[str]) -> str:
-    """`2 replicas are offline: a-0, a-1`."""
+    """Return a reason that names replicas, such as `2 replicas are offline: a-0, a-1`."""
     counted = "1 replica is" if len(replicas) == 1 else f"{len(replicas)} replicas are"
     more = ", ..." if len(replicas) > NAMED_MAX else ""
     return f"{counted} {what}: {', '.join(replicas[:NAMED_MAX])}{more}"

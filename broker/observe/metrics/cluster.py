@@ -1,5 +1,7 @@
-"""Metrics of the cluster as a whole. They are told by the controller, so that each is told once;
-but for whether that is here, and who leads which partition, which every broker says of its own.
+"""Metrics of the cluster as a whole.
+
+Only the controller exposes them, so that each appears once in a cluster. Two are exposed by every
+broker: whether it is the controller, and the leader of each partition that it leads itself.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ CONTROLLER: Final = "kafka_controller_kafkacontroller"
 
 
 def controller_families(statistics: Statistics | None) -> Iterator[Metric]:
-    """None where the controller is elsewhere: then only that is told."""
+    """Make the controller's metrics. With None, another broker is the controller, and the only
+    metric says so."""
     text = "1 if this broker is the controller"
     yield single(f"{CONTROLLER}_activecontrollercount", text, statistics is not None)
     if statistics is None:
@@ -53,7 +56,8 @@ def controller_families(statistics: Statistics | None) -> Iterator[Metric]:
 def topic_families(
     image: ClusterImage, statistics: Statistics | None, broker_id: int
 ) -> Iterator[Metric]:
-    """Who leads each partition: its leader says so, or the controller where nobody does."""
+    """Make the metric of each partition's leader. The leader exposes it; the controller does for
+    partitions without a leader."""
     is_controller = statistics is not None
     leader = gauge(
         "kafka_topic_partition_leader", "Broker that leads it, -1: nobody", "topic", "partition"

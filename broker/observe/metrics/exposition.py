@@ -1,10 +1,10 @@
-"""Metric families as the text that Prometheus reads, made in pieces.
+"""Metric families as text in Prometheus' format, formatted in pieces.
 
-A broker with a thousand partitions has some twenty thousand samples, which take a tenth of a second
-to write down. Between two pieces of them the loop goes on with what it has to do. All pieces of one
-answer are made from figures that were read before, those of a replica at one moment.
+A broker with a thousand partitions has about twenty thousand samples, and formatting them takes a
+tenth of a second. So other tasks of the loop run between two pieces. The values were read before
+the first piece, those of one replica at one moment.
 
-The text itself is prometheus_client's.
+prometheus_client formats the text.
 """
 
 from collections.abc import Iterable
@@ -28,45 +28,45 @@ HEAD_LINES: Final = 2  # HELP and TYPE
 
 
 class _One:
-    """What `generate_latest` asks of a registry, with one family in it."""
+    """A registry with one family, as far as `generate_latest` uses a registry."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
 
     def collect(self) -> list[Metric]:
-        """The family."""
+        """Return the family."""
         return [self._family]
 
 
 def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    """A family of what is now."""
+    """Return a family of gauges, without samples yet."""
     return GaugeMetricFamily(name, text, labels=labels)
 
 
 def single(name: str, text: str, value: float) -> GaugeMetricFamily:
-    """What is now, without labels."""
+    """Return a gauge without labels, with its value."""
     return GaugeMetricFamily(name, text, value=value)
 
 
 def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-    """A family of what only grows; its name ends in `_total`."""
+    """Return a family of counters, without samples yet; Prometheus appends `_total` to the name."""
     return CounterMetricFamily(name, text, labels=labels)
 
 
 def total(name: str, text: str, value: float) -> CounterMetricFamily:
-    """What only grows, without labels."""
+    """Return a counter without labels, with its value."""
     return CounterMetricFamily(name, text, value=value)
 
 
 def histogram(name: str, text: str, *labels: str) -> HistogramMetricFamily:
-    """A family of distributions."""
+    """Return a family of histograms, without samples yet."""
     return HistogramMetricFamily(name, text, labels=labels)
 
 
 def add_distribution(
     family: HistogramMetricFamily, labels: Iterable[str], distribution: Distribution
 ) -> None:
-    """Put one distribution into a family; Prometheus counts up to each bound."""
+    """Add a distribution to a family. Prometheus' buckets are cumulative."""
     bounds = [f"{bound:g}" for bound in distribution.bounds]
     buckets, count = [], 0
     for bound, more in zip([*bounds, "+Inf"], distribution.counts, strict=True):
@@ -76,7 +76,7 @@ def add_distribution(
 
 
 async def write(families: Iterable[Metric]) -> bytes:
-    """The text of all of them; others run in between."""
+    """Return the families as text; other tasks run between the pieces."""
     pieces = []
     for family in families:
         samples = family.samples

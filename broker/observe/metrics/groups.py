@@ -1,8 +1,8 @@
-"""Metrics of consumer groups, told by the broker that keeps each.
+"""Metrics of consumer groups, exposed by each group's coordinator.
 
-How far a group is behind needs the end of the partition too, which this broker knows if it has a
-replica of it, by the high watermark that it was told. Of other partitions no lag is told here; a
-query can still take the difference from what their leaders tell.
+The lag of a group needs the partition's high watermark. The coordinator knows it only if it has a
+replica of that partition; for others it exposes no lag, and a query can compute it from the metrics
+of their leaders.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ MANAGER: Final = "kafka_coordinator_group_groupmetadatamanager"
 
 
 def broker_families(groups: Coordinator) -> Iterator[Metric]:
-    """How many there are."""
+    """Make the counts of groups and of committed offsets."""
     group_count, offset_count = groups.statistics()
     yield single(f"{MANAGER}_numgroups", "Groups that are kept here", group_count)
     yield single(f"{MANAGER}_numoffsets", "Offsets that they have committed", offset_count)
 
 
 async def read_groups(groups: Coordinator) -> list[KeptGroup]:
-    """All groups here; others run in between."""
+    """Return all groups of this coordinator; other tasks run meanwhile."""
     found = []
     for group in groups.groups_kept():
         found.append(group)
@@ -38,7 +38,7 @@ async def read_groups(groups: Coordinator) -> list[KeptGroup]:
 
 
 def group_families(found: list[KeptGroup], replicas: Replicas) -> Iterator[Metric]:
-    """Each group, with the names of kafka_exporter."""
+    """Make the metrics of each group, with the names of kafka_exporter."""
     members = gauge("kafka_consumergroup_members", "Members of a group", "consumergroup")
     for group in found:
         members.add_metric([group.group_id], group.members)

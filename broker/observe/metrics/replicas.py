@@ -1,7 +1,7 @@
-"""Metrics of the replicas on this broker, and of what goes through them.
+"""Metrics of the replicas on this broker, and of the traffic through them.
 
-Of a partition as a whole its leader tells, so that each is told once in a cluster; of a replica the
-broker that has it.
+The metrics of a partition are exposed by its leader, so that each appears once in a cluster; those
+of a replica by its broker.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ FLOWS: Final = (
 
 
 def broker_families(statistics: Statistics) -> Iterator[Metric]:
-    """Sums over all replicas here."""
+    """Make the sums over all replicas on this broker."""
     replicas = statistics.replicas
     leaders = [replica for replica in replicas if replica.is_leader]
 
@@ -63,14 +63,14 @@ def broker_families(statistics: Statistics) -> Iterator[Metric]:
 
 
 def traffic_families(statistics: Statistics) -> Iterator[Metric]:
-    """What went through this broker since its start, deleted topics included."""
+    """Make the broker's traffic since its start, with that of deleted topics."""
     parts = [statistics.gone, *(replica.traffic for replica in statistics.replicas)]
     for name, text, field in FLOWS:
         yield total(f"{TRAFFIC}_{name}", text, sum(getattr(part, field) for part in parts))
 
 
 def topic_families(statistics: Statistics) -> Iterator[Metric]:
-    """The same for each topic, of the replicas that are here; and what its acks mean."""
+    """Make the traffic of each topic's replicas on this broker, and what its acks mean."""
     topics: dict[str, list[TrafficStatistics]] = {}
     policies: dict[str, str] = {}
     for replica in statistics.replicas:
@@ -89,7 +89,7 @@ def topic_families(statistics: Statistics) -> Iterator[Metric]:
 
 
 def partition_families(statistics: Statistics, broker_id: int) -> Iterator[Metric]:
-    """Partitions that are led here, with the names of kafka_exporter."""
+    """Make the metrics of partitions that this broker leads, named as in kafka_exporter."""
     leaders = [replica for replica in statistics.replicas if replica.is_leader]
 
     def tell(name: str, text: str, value: Callable[[ReplicaStatistics], float]) -> Metric:
@@ -106,7 +106,7 @@ def partition_families(statistics: Statistics, broker_id: int) -> Iterator[Metri
 
 
 def replica_families(statistics: Statistics) -> Iterator[Metric]:
-    """Each replica here, whatever its role."""
+    """Make the metrics of each replica on this broker, whatever its role."""
     replicas = statistics.replicas
 
     def tell(name: str, text: str, value: Callable[[ReplicaStatistics], float]) -> Metric:
@@ -116,7 +116,7 @@ def replica_families(statistics: Statistics) -> Iterator[Metric]:
     yield tell(f"{own}_leo", "Log end: the offset that is written next", lambda r: r.log.log_end)
     text = "High watermark: below it all is committed, as far as this replica was told"
     yield tell(f"{own}_hw", text, lambda r: r.high_watermark)
-    yield tell(f"{own}_leader_epoch", "Newest term that it knows of", lambda r: r.leader_epoch)
+    yield tell(f"{own}_leader_epoch", "Newest leader epoch that it knows", lambda r: r.leader_epoch)
     text = "Committed records that are missing here, as far as is known"
     yield tell(f"{own}_lag", text, lambda r: r.lag)
     text = "Records below this offset are on the disk"

@@ -28,8 +28,8 @@ FETCHES: Final = "Fetch"  # Kafka's delayed fetches are those of consumers and f
 
 
 def process_families(loop_lag: LoopLag) -> Iterator[Metric]:
-    """What can be told at any time, while logs are recovered too."""
-    # Of its own registry: what an embedding program registers is that program's to show.
+    """Make the metrics that exist at any time, also while logs are recovered."""
+    # With a registry of its own: the metrics of an embedding program are not shown here.
     yield from ProcessCollector(registry=CollectorRegistry()).collect()
     text = "How much later than it wanted a task of the broker's loop ran, ten times a second"
     family = histogram("minibroker_event_loop_lag_seconds", text)
@@ -38,7 +38,7 @@ def process_families(loop_lag: LoopLag) -> Iterator[Metric]:
 
 
 def request_families(kinds: dict[str, KindStatistics]) -> Iterator[Metric]:
-    """Each kind of request that came, and how many wait for something."""
+    """Make the counts and times of each kind of request, and how many are parked."""
     seen = {name: kind for name, kind in kinds.items() if sum(kind.times.counts) or kind.parked}
     requests = counter(f"{REQUESTS}_requests", "Requests that were answered", "request")
     text = "From a request's last byte to its answer, long polls included"
@@ -60,7 +60,7 @@ def request_families(kinds: dict[str, KindStatistics]) -> Iterator[Metric]:
 
 
 def connection_families(sources: Sources) -> Iterator[Metric]:
-    """Who is connected, and the memory that this takes."""
+    """Make the metrics of connections and clients, and of the memory that they use."""
     connections = sources.acceptor.statistics()
     yield single(f"{SOCKETS}_connection_count", "Connections that are open", connections.open)
     text = "Connections that were taken"
@@ -86,7 +86,7 @@ def connection_families(sources: Sources) -> Iterator[Metric]:
 
 
 def flush_families(sources: Sources) -> Iterator[Metric]:
-    """How long the disk takes to make a partition's records durable."""
+    """Make the metrics of flushes: how long they take, and how many partitions wait."""
     lanes = sources.flusher.statistics()
     text = "Flushes of one partition's log, by the setting that asked for them"
     times = histogram("kafka_log_logflushstats_flushtime_seconds", text, "flush")
@@ -100,7 +100,7 @@ def flush_families(sources: Sources) -> Iterator[Metric]:
 
 
 def fetcher_families(sources: Sources) -> Iterator[Metric]:
-    """Copying from each leader, all fetchers of it together."""
+    """Make the metrics of replication from each leader, summed over its fetchers."""
     requests, rates = Counter[int](), Counter[int]()
     for fetcher in sources.fetchers.statistics():
         requests[fetcher.leader] += fetcher.requests
@@ -119,7 +119,7 @@ def fetcher_families(sources: Sources) -> Iterator[Metric]:
 
 
 def standing_families(sources: Sources) -> Iterator[Metric]:
-    """Whether this broker is part of its cluster, and how sure that is."""
+    """Make the metrics of this broker's membership in the cluster, and of its machine."""
     services, now = sources.services, trio.current_time()
     text = "1 if /ready says so"
     yield single("minibroker_ready", text, services.readiness(now).is_ready)
