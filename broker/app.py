@@ -5,8 +5,8 @@
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
      |- ReplicaFetchers.run    one fetcher for each leader that is copied from
-     |- _tend                  each second: log lines that were put off, memory that stays
-     |- keep_isrs              looks for lagging and silent followers, asks for other in-sync sets
+     |- _tend                  each second: log lines that were put off, requests to answer
+     |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
      |- _keep_house            retention, checkpoints, expiry, deleted files
      `- Acceptor.run           takes connections
@@ -14,19 +14,20 @@
          `- Session.run        one per connection: the reader
              `- the writer
 
-Start: lock the data directory, bind the addresses (a taken one is noticed before any log is
-touched), open the logs in a worker, register, and serve. Until a controller has told all roles and
-the whole cluster, clients are answered only what is sure; then the broker has started.
+Start: lock the data directory, bind the addresses (before any log is opened, so that an address in
+use is an early error), open the logs in a worker, register, and serve. The broker has started once
+a controller has sent all roles and the whole image; until then it answers clients only what is
+sure.
 
-Clean stop (BRK-01): give leaderships away while still serving, then connections, then everything
-that works, then high watermarks, logs and the clean mark, and the registration last. A request
-that still waits is not answered: its client sees a closed connection.
+Clean stop (BRK-01): hand over leaderships while still serving, close the connections, end the
+tasks, write high watermarks, close the logs, write the clean mark, and withdraw the registration
+last. Parked requests are not answered: their clients see a closed connection.
 
-Any exception of a task ends the others and leaves `serve`: no clean mark is written, and the next
-start recovers. Nothing is caught here to keep a broken broker alive.
+An exception of any task ends the others and leaves `serve`: no clean mark is written, and the next
+start runs recovery. Nothing here catches exceptions to keep a broken broker alive.
 
-`System` is all that a simulation replaces; with trio's clock it is all that a broker knows of the
-world. Nothing here prints: what happened is returned through `task_status`, and logged.
+A simulation replaces `System` and trio's clock; a broker has no other access to the outside world.
+Nothing here prints: `task_status` gets the addresses, everything else is logged.
 """
 
 import logging
@@ -89,15 +90,15 @@ SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The world outside: what `serve` needs of it and does not make itself.
+    """A broker's access to the outside world.
 
-    `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current run. The
-    store is closed by who opened it. `machine` says how the machine is, `hostname` how others
-    call it: a broker that listens everywhere is told by that name. `open_http` binds what
-    `http.listener` names; without it there must be none. `replicas_type` and `node_type` are where
-    the lab and the tests of the simulation put other rules. `connect_socket` connects fetchers that
-    are threads, and `dispatch` serves requests. `settle_memory` is called when there are many more
-    partitions than before: the garbage collector need not look at them every time.
+    `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current boot. The
+    caller opens and closes `store`. `machine` returns facts about the machine. `hostname` is the
+    machine's name, which a broker that listens on all interfaces advertises. `open_http` binds the
+    address of `http.listener`, and is needed only with that property. With `replicas_type` and
+    `node_type` the lab and the simulation replace rules. `connect_socket` connects fetchers that
+    are threads, and `dispatch` serves requests. The broker calls `settle_memory` when it has many
+    more or fewer partitions than before: the garbage collector need not scan them every time.
     """
 
     network: Network
@@ -118,13 +119,13 @@ class System:
 
 
 class Started(NamedTuple):
-    """What a broker that answers says of itself."""
+    """A broker that has started: its addresses, cluster id and damaged logs."""
 
-    listening: tuple[NamedEndpoint, ...]  # where it listens: first, for other brokers
-    advertised: tuple[NamedEndpoint, ...]  # where clients of each listener are told to connect
+    listening: tuple[NamedEndpoint, ...]  # the bound addresses; the first is the one for brokers
+    advertised: tuple[NamedEndpoint, ...]  # the address that each listener's clients are told
     cluster_id: str
-    damaged: tuple[TopicPartition, ...]  # and not to be copied again from another replica
-    http: Endpoint | None = None  # where its pages are
+    damaged: tuple[TopicPartition, ...]  # and no other replica can replace them
+    http: Endpoint | None = None  # the address of its pages
 
 
 async def serve(
@@ -133,12 +134,12 @@ async def serve(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[Started] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Be a broker until `shutdown` is set, then stop cleanly. Started once requests are answered;
-    a shutdown that comes before ends it as cleanly, and then it was never started.
+    """Run a broker until `shutdown` is set, then stop it cleanly.
 
-    Raises what made it impossible to start or to go on, in an exception group if it happened in
-    one of the tasks: `DataDirectoryError`, `StoreError`, `OSError` (a taken address, a failed
-    fsync), or a defect.
+    `task_status` is told once the broker answers requests. A shutdown before that ends it cleanly,
+    too, without telling `task_status`. Raises `DataDirectoryError`, `StoreError`, `OSError` (an
+    address in use, a failed fsync) or the exception of a defect, in an exception group if it was
+    raised in a task.
     """
     manager = LogManager(system.files, config.log_dirs, config.for_topic().limits())
     manager.lock()
@@ -200,7 +201,7 @@ async def _unless(
 
 @asynccontextmanager
 async def _serving_http(config: Config, system: System) -> "AsyncIterator[HttpServer | None]":
-    """The broker's pages, if there are any: they outlive all that they tell of."""
+    """Serve the broker's pages, if configured, from before its logs open until they are closed."""
     if config.http_listener is None:
         yield None
         return
@@ -213,10 +214,10 @@ async def _serving_http(config: Config, system: System) -> "AsyncIterator[HttpSe
 
 
 class _Broker:
-    """The parts of a running broker, and the tasks that keep them going.
+    """The parts of a running broker, and its tasks.
 
-    Replicas are made before the node and the coordinator, which need them. What replicas need of
-    those two, they ask of this object (`Broker` in `replica_table`).
+    The node and the coordinator need the replicas, so the replicas are made first. The replicas
+    call those two through this object (`Broker` in `replica_table`).
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class _Broker:
         return self._node.broker_epoch
 
     def on_damage(self) -> None:
-        """Register anew: the controller learns which logs are damaged from the registration."""
+        """Register again, because the registration tells the controller which logs are damaged."""
         self._node.register_anew()
 
     def on_topic_removed(self, topic: str, now: float) -> None:
@@ -292,7 +293,7 @@ class _Broker:
     async def run(
         self, cluster_id: str, http: "HttpServer | None", task_status: trio.TaskStatus[Started]
     ) -> None:
-        """From the registration to its end, with the logs closed."""
+        """Register, serve until the shutdown, close the logs, and withdraw the registration."""
         if http is not None:
             http.show(self._sources)
         listening = tuple(
@@ -325,7 +326,7 @@ class _Broker:
         await self._node.close(logs if is_clean else None)
 
     def _closed_logs(self) -> list[ClosedLog]:
-        """How far the logs go, of which nothing is appended or cut any more."""
+        """Return where each sound log ends. Nothing changes the logs any more."""
         return [
             ClosedLog(log.topic_id, name.partition, log.epochs.newest_epoch, log.log_end)
             for name, log in self._manager.logs.items()
@@ -333,7 +334,7 @@ class _Broker:
         ]
 
     async def _work(self, tell_started: Callable[[], None]) -> None:
-        """Serve until the shutdown, and until the leaderships are given away."""
+        """Serve until the shutdown, and then until the leaderships are handed over."""
         config = self._config
         intervals = Intervals(
             config.replica_lag_time_max_ms / 2000, config.follower_silence_interval_s
@@ -355,15 +356,15 @@ class _Broker:
             nursery.cancel_scope.cancel()
 
     async def _begin(self, tell_started: Callable[[], None]) -> None:
-        """Once all roles are known: say so, and begin with what needs to know them."""
+        """Wait for all roles, report the start, and begin the duties that need the roles."""
         await self._replicas.ready.wait()
         self._report_tail()
         tell_started()
         await self._keep_house()
 
     async def _tend(self) -> None:
-        """Flush what is logged of partitions, send producers away where another broker may lead,
-        and settle memory when there are many new partitions."""
+        """Every second: write the log lines about partitions that were put off, answer parked
+        requests if another broker may lead, and settle memory after many new partitions."""
         settled = 0
         while True:
             await trio.sleep(TENDING_S)
@@ -377,7 +378,7 @@ class _Broker:
                 self._system.settle_memory()
 
     def _report_tail(self) -> None:
-        """The controller has admitted this broker: a lost tail concerns nobody after this."""
+        """Log that the end of logs may be lost. The controller, which admitted us, knows it."""
         if not self._manager.tail_safe:
             logger.warning(
                 "The machine stopped, or its disk failed, while this broker ran: what was not"
@@ -389,8 +390,8 @@ class _Broker:
         await self._system.in_worker(self._system.files.sync_dir, directory)
 
     async def _keep_house(self) -> None:
-        """Do the recurring duties. What syncs a file goes to a worker, what concerns all partitions
-        takes turns."""
+        """Do the recurring duties, until cancelled. Those that sync files run in a worker; those
+        over all partitions take turns."""
         house = Housekeeping(_intervals(self._config), trio.current_time())
         while True:
             await trio.sleep_until(house.next_deadline)
@@ -418,7 +419,7 @@ class _Broker:
 
 
 def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OwnBrokerHandlers:
-    """How a controller that is here reaches this broker's replicas."""
+    """Return the handlers by which a controller in this process calls this broker."""
     return OwnBrokerHandlers(
         obey_roles=replicas.obey_roles,
         stop=replicas.stop,
@@ -430,7 +431,7 @@ def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OwnBrokerHandle
 
 
 def _connect(config: Config, system: System) -> Connect:
-    """How fetchers reach their leaders."""
+    """Return how fetchers connect to their leaders."""
     timeout_s = config.replica_socket_timeout_ms / 1000
     options = ChannelOptions(f"fetcher-of-broker-{config.node_id}", request_timeout_s=timeout_s)
     if config.replica_fetcher == "thread":

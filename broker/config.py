@@ -2,14 +2,14 @@
 
 `load` joins four sources; for each property the first of flag, environment, file and default that
 names it wins, and within a source the finest of its names (ms before minutes before hours). A name
-that nobody knows is an error in a file or a flag, with the nearest name that exists. In the
-environment it is one warning for all of them: a compose file written for another broker with this
-mapping of names shall come up.
+that is not in the table is an error in a file or a flag, which says the nearest name that is. In
+the environment all such names give one warning: a compose file that was written for Kafka should
+work.
 
 `Config.for_topic` lays a topic's own settings over the broker's. What a topic may override, and
 how it is checked, comes from the same table; so do the rows that describe a topic, and the
-reference page (`config_page`). Nothing here reads files or the environment: the caller hands over
-what `config_sources` has made of a file, and the environment as a mapping.
+reference page (`config_page`). Nothing here reads files or the environment: the caller passes a
+file as parsed by `config_sources`, and the environment as a mapping.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -58,7 +58,7 @@ SILENCE_LOOK_S_MIN: Final = 0.05  # no followers are looked at, and keep alive, 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What holds for one topic; each field but the last is the topic property of that name."""
+    """The effective settings of a topic; each field but the last is a topic property."""
 
     min_insync_replicas: int
     unclean_leader_election_enable: bool
@@ -78,10 +78,10 @@ class TopicConfig:
     retention_ms: int
     retention_bytes: int
     file_delete_delay_ms: int
-    producer_id_expiration_ms: int  # the broker's: no topic overrides it
+    producer_id_expiration_ms: int  # the broker's; a topic cannot override it
 
     def limits(self) -> LogLimits:
-        """The part that a log obeys."""
+        """Return the settings that a log uses."""
         return LogLimits(
             segment_bytes=self.segment_bytes,
             segment_ms=self.segment_ms,
@@ -118,23 +118,23 @@ class Config(
     Connections,
     Observation,
 ):
-    """Every property of a broker. `Config()` is the defaults; attributes are the properties'
-    names with underscores, units as the names say."""
+    """Every property of a broker. `Config()` has the defaults. Attributes are the properties' names
+    with underscores; their units are in the names."""
 
     def value_of(self, described: Property) -> Value:
-        """The value of a property of the table."""
+        """Return the value of a property."""
         value: Value = getattr(self, attribute_of(described.name))
         return value
 
     @property
     def fence_timeout_ms(self) -> int:
-        """How long the controller may not hear this broker before it is fenced."""
+        """After how long without an answer the controller fences this broker."""
         usual = self.broker_session_timeout_ms + 4 * self.broker_heartbeat_interval_ms
         return self.broker_fence_timeout_ms or usual
 
     @property
     def follower_silence_s(self) -> float:
-        """How long an in-sync follower may lack records and send no FETCH."""
+        """How long an in-sync follower that lacks records may send no FETCH."""
         return min(self.fence_timeout_ms, self.replica_lag_time_max_ms) / 1000
 
     @property
@@ -144,11 +144,11 @@ class Config(
 
     @property
     def follower_fetch_interval_s(self) -> float:
-        """How often a follower sends a FETCH at least, so that it does not count as silent."""
+        """The longest time between two FETCH of a follower, so that it does not count as silent."""
         return max(self.follower_silence_s / 4, SILENCE_LOOK_S_MIN)
 
     def for_topic(self, overrides: Mapping[str, str] = NOTHING) -> TopicConfig:
-        """The broker's settings under a topic's own. Raises `ConfigError` for a bad override."""
+        """Return a topic's effective settings. Raises `ConfigError` for a bad override."""
         values = {attribute_of(name): self.value_of(row) for name, row in TOPIC_PROPERTIES.items()}
         for name, text in overrides.items():
             values[attribute_of(name)] = topic_property(name).parse(text, name)
@@ -156,7 +156,7 @@ class Config(
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
 
     def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
-        """Every property of a topic as it is in force, by name. Raises as `for_topic`."""
+        """Return a topic's effective properties, by name. Raises as `for_topic`."""
         settings = self.for_topic(overrides)
         return tuple(
             ConfigDescription(
@@ -172,7 +172,7 @@ class Config(
         )
 
     def describe_broker(self) -> tuple[ConfigDescription, ...]:
-        """Every property of the broker as it is in force, by name. None changes while it runs."""
+        """Return the broker's properties, by name. None can change while it runs."""
         return tuple(
             ConfigDescription(
                 name=row.name,
@@ -194,7 +194,7 @@ class Config(
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A `Config`, where each value came from (by property name), and what is worth a warning."""
+    """A `Config`, the source of each value by property name, and the warnings."""
 
     config: Config
     sources: Mapping[str, str]
@@ -202,7 +202,7 @@ class Loaded:
 
 
 def topic_property(name: str) -> Property:
-    """The property that a topic may set under this name. Raises `ConfigError`."""
+    """Return the topic property of this name. Raises `ConfigError`."""
     if name not in TOPIC_PROPERTIES:
         raise unknown("topic property", name, TOPIC_PROPERTIES)
     return TOPIC_PROPERTIES[name]
@@ -213,10 +213,10 @@ def load(
     environ: Mapping[str, str] = NOTHING,
     flags: Mapping[str, str] = NOTHING,
 ) -> Loaded:
-    """Join the sources: flags and file by property name, the environment as it is, defaults.
+    """Join the sources. `flags` and `file` are by property name, `environ` by variable.
 
-    Raises `ConfigError` with every problem: names that do not exist, values out of their range or
-    at odds with each other.
+    Raises `ConfigError` with every problem: unknown names, values out of range, and values that
+    contradict each other.
     """
     environment = from_environment(environ)
     given = {"flag": flags, "environment": environment, "file": file}
@@ -251,7 +251,7 @@ def load(
 def _read_value(
     row: Property, given: Mapping[str, Mapping[str, str]], values: dict[str, Value]
 ) -> str:
-    """Put the value of a property into `values`; the source that it came from."""
+    """Put the value of a property into `values`; return its source."""
     for source, texts in given.items():
         for name in _names_of(row):
             if name in texts:
@@ -262,7 +262,7 @@ def _read_value(
 
 
 def _at_odds(config: Config, bad: Container[str]) -> Iterator[str]:
-    """What properties must not be together, leaving out those whose value is `bad` already."""
+    """Describe values that contradict each other, except those in `bad`, which have an error."""
 
     def number(name: str) -> int | None:
         value = None if name in bad else config.value_of(PROPERTIES[name])
@@ -276,7 +276,7 @@ def _at_odds(config: Config, bad: Container[str]) -> Iterator[str]:
 
 
 def _warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
-    """One warning for all that a configuration written for Kafka says in vain."""
+    """Make one warning about all settings of Kafka that have no effect."""
     vain = [environment_name(name) for name in sorted(environment.keys() - _NAMES)]
     vain += [
         f"the listener {one.name} (there is no quorum of controllers to listen for)"
@@ -288,7 +288,7 @@ def _warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _names_of(row: Property) -> list[str]:
-    """All names of a property, the finest unit first."""
+    """Return all names of a property, that of the finest unit first."""
     return [row.name, *(name for name, _ in sorted(row.aliases, key=lambda alias: alias[1]))]
 
 

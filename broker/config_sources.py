@@ -1,7 +1,7 @@
-"""Where the properties of a broker are written: files of two kinds, and the environment.
+"""The sources of a broker's properties: properties files, TOML files, and the environment.
 
-Each becomes a mapping from the property's name to its text; what the text may be is for the table
-in `broker.properties` to say.
+Each is read into a mapping from the property's name to its text. The table in `broker.properties`
+checks the texts.
 """
 
 import re
@@ -17,9 +17,9 @@ CLUSTER_ID: Final = "cluster.id"
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The `name=value` lines of a properties file; `#` and `!` begin a comment line.
+    """Read the `name=value` lines of a properties file; `#` and `!` begin a comment line.
 
-    Raises `ConfigError` naming all lines that are not of this form.
+    Raises `ConfigError`, which names all lines that are not of this form.
     """
     given: dict[str, str] = {}
     problems: list[str] = []
@@ -37,7 +37,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_toml(text: str) -> dict[str, str]:
-    """The values of a TOML file: tables within tables are names with dots, arrays have commas.
+    """Read a TOML file. Nested tables become names with dots, arrays become words with commas.
 
     Raises `ConfigError`.
     """
@@ -78,7 +78,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _text(value: object) -> str | None:
-    """A value of TOML as a properties file has it; None where it has nothing of this kind."""
+    """Return a TOML value as a properties file has it; None for a type that has no such form."""
     match value:
         case bool():
             return str(value).lower()
@@ -93,9 +93,9 @@ def _text(value: object) -> str | None:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables with our prefix, and the cluster's id, by property name.
+    """Return the variables with the prefix `KAFKA_`, and the cluster's id, by property name.
 
-    An empty one is as if it were not there: compose files leave variables out like that.
+    Empty variables are left out, because a compose file sets an empty one where it has no value.
     """
     given = {
         _property_name(name.removeprefix(ENVIRONMENT_PREFIX)): value
@@ -108,7 +108,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_name(name: str) -> str:
-    """The environment variable of a property: `log.dirs` is KAFKA_LOG_DIRS."""
+    """Return the environment variable of a property: KAFKA_LOG_DIRS for `log.dirs`."""
     spelled = name.replace("_", "__").replace("-", "___").replace(".", "_")
     return ENVIRONMENT_PREFIX + spelled.upper()
 

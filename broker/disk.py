@@ -5,9 +5,9 @@ differs between Linux and macOS (fdatasync, RWF_NOWAIT). `in_worker` runs a bloc
 thread. Fsync, recovery at start-up and SQLite use it; nothing on the append path does. A follower's
 fetches have threads of their own (`replication/fetch_thread.py`).
 
-Appends keep the size of the file in Python and write at that position, so that what another
-process does to the file cannot move them. A short write is finished in a loop; when the loop ends
-in an error, `size` says how far the file really grew, and the caller cuts it.
+A file object keeps the file's size and appends at that position, so that another process cannot
+move an append. A short write is continued in a loop. If the loop ends in an error, `size` tells how
+far the file grew, and the caller truncates it.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from minibroker.protocol.types import Buffer
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-# How far apart the bytes are that `is_cached` looks at: the kernel reads ahead by at least this.
+# The distance of the bytes that `is_cached` probes: the kernel reads ahead at least so much.
 CACHE_PROBE_BYTES = 128 * 1024
-# A kernel that cannot tell whether a page is cached, or a file system that will not.
+# The kernel or the file system cannot tell whether a page is cached.
 CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class InWorker(Protocol):
-    """What `in_worker` is to who gets it as an argument; on virtual time it is another."""
+    """The type of `in_worker`; a simulation has another implementation, on virtual time."""
 
     async def __call__(
         self, function: Callable[[*Arguments], T], /, *arguments: *Arguments
@@ -44,7 +44,7 @@ class InWorker(Protocol):
 
 
 async def in_worker(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-    """Run a blocking function in a thread and wait for it; a cancelled wait still finishes it."""
+    """Run a blocking function in a thread and wait for it, even if the wait is cancelled."""
     return await trio.to_thread.run_sync(function, *arguments)
 
 

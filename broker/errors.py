@@ -1,7 +1,7 @@
-"""`Refused`: how the parts of a broker say no to a request.
+"""`Refused`: the exception by which a part of a broker refuses a request.
 
-Each part raises it where it finds the reason; the handler turns it into the error code of the
-answer. A part that refuses leaves its state as it was. The format of a batch is checked by
+The part that finds the reason raises it; the handler answers with its error code. The part's state
+is unchanged. The format of a batch is checked by
 `protocol.records.batch.validate_batch`, which has an error of its own.
 """
 
@@ -15,8 +15,8 @@ _LEFT_OUT: Final = " [...] "
 
 
 class Refused(Exception):
-    """A request that is understood and not granted: `code` is the answer, `message` the reason, of
-    at most `REASON_CHARS_MAX` characters."""
+    """A request is refused: `code` is for the answer, `message` the reason, of at most
+    `REASON_CHARS_MAX` characters."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         message = _shortened(message)
@@ -26,7 +26,7 @@ class Refused(Exception):
 
 
 def _shortened(text: str) -> str:
-    """The beginning and the end of a text: what is quoted stands between."""
+    """Shorten a text in its middle, where the quoted name is."""
     if len(text) <= REASON_CHARS_MAX:
         return text
     half = (REASON_CHARS_MAX - len(_LEFT_OUT)) // 2

@@ -1,8 +1,8 @@
-"""What one configuration property is, and how its text becomes a value.
+"""One configuration property: its description, and how its text is parsed and checked.
 
-A property is described once: at the field for its value, in a class of `broker.properties`. From
-that description come the check of a value, the reference page, `minibroker config show` and the
-error for an unknown name. Names and defaults are Kafka's wherever Kafka has the property.
+A property is described once: at the field for its value, in a class of `broker.properties`. The
+check of a value, the reference page, `minibroker config show` and the error for an unknown name
+use that description. Names and defaults are Kafka's wherever Kafka has the property.
 """
 
 import re
@@ -29,11 +29,11 @@ HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address
 ID_CHARS_MAX: Final = 64
 ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_CHARS_MAX}}}")
 ETCD: Final = "etcd:"  # of a metadata store
-NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
+NEAR: Final = 0.5  # how similar a known name must be to be suggested, from 0 to 1
 
 
 class ConfigError(ValueError):
-    """Properties that do not exist or may not have their values; `problems` are for the user."""
+    """Properties are unknown or have values that are not allowed; `problems` are for the user."""
 
     def __init__(self, first: str, *others: str) -> None:
         more = f" (and {len(others)} more)" if others else ""
@@ -80,7 +80,7 @@ class Property:
 
     @property
     def range(self) -> str:
-        """The values allowed, as words."""
+        """The allowed values, as text."""
         if self.choices:
             return ", ".join(self.choices)
         match self.kind:
@@ -106,9 +106,9 @@ class Property:
                 return "one file" if self.kind is Kind.FILE else "any text"
 
     def parse(self, text: str, name: str | None = None) -> Value:
-        """The value that `text` means; "" is None where the default is None.
+        """Return the value of a text; None for "" where the default is None.
 
-        Raises `ConfigError` with the range; `name` is the name as it was given.
+        Raises `ConfigError` with the range. `name` is the name that the user wrote.
         """
         if self.default is None and not text.strip():
             return None
@@ -160,7 +160,7 @@ class Property:
         return number
 
     def format(self, value: Value) -> str:
-        """`value` as it would be written in a file."""
+        """Return a value as it is written in a file."""
         match value:
             case None:
                 return ""
@@ -175,14 +175,14 @@ class Property:
 
 
 def setting(name: str, kind: Kind, default: Value, sentence: str, **more: Any) -> Any:
-    """The field of a frozen dataclass that holds a property's value; `more` as in `Property`."""
+    """Return a field of a frozen dataclass, for a property's value; `more` as in `Property`."""
     described = Property(name, kind, default, sentence, **more)
     return field(default=default, metadata={"property": described})
 
 
 def parse_listener(text: str) -> NamedEndpoint:
-    """`NAME://HOST:PORT`, the name in capitals, whatever it was; an IPv6 address stands in
-    brackets, and the host may be empty. Raises `ValueError`."""
+    """Parse `NAME://HOST:PORT`; an IPv6 address is in brackets, and the host may be empty. The
+    result has the name in capitals. Raises `ValueError`."""
     name, separator, address = text.strip().rpartition("://")
     name = name.upper() if separator else PLAINTEXT
     if not LISTENER_NAME.fullmatch(name):
@@ -198,7 +198,7 @@ def _address(text: str) -> Endpoint:
 
 
 def parse_endpoints(store: str) -> tuple[str, ...]:
-    """The URLs of `etcd:http://HOST:PORT,https://HOST:PORT`. Raises `ValueError`."""
+    """Return the URLs of `etcd:http://HOST:PORT,https://HOST:PORT`. Raises `ValueError`."""
     urls = [urlsplit(url.strip().rstrip("/")) for url in store.removeprefix(ETCD).split(",")]
     for url in urls:
         is_bare = url[2:] == ("", "", "") and url.username is None
@@ -208,17 +208,17 @@ def parse_endpoints(store: str) -> tuple[str, ...]:
 
 
 def spelled(number: int) -> str:
-    """A number for a person to read."""
+    """Return a number as a person reads it best."""
     return {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}.get(number, str(number))
 
 
 def attribute_of(name: str) -> str:
-    """The Python name of a property."""
+    """Return the Python name of a property."""
     return name.replace(".", "_").replace("-", "_")
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that nobody knows, with the one that was perhaps meant."""
+    """Return the error for an unknown name; it suggests a similar known one."""
     near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
     nearest = f"; the nearest is {near[0]!r}" if near else ""
     return ConfigError(f"unknown {what} {name!r}{nearest}")

@@ -1,11 +1,11 @@
 """The table of every property that a broker reads, by subject.
 
 The fields of the subjects' classes are the table: each holds a value and carries the `Property`
-that describes it. `Config` is all of them together. A field's name is the property's, with
-underscores for dots (asserted below), so that nobody has to look up which is which.
+that describes it. `Config` has all of them. A field's name is the property's, with underscores for
+dots (asserted below).
 
-Nothing stands here that no part of the broker reads. A setting that is accepted and does nothing
-is worse than an error: its user believes in it.
+The table has only properties that some part of the broker reads. A setting that is accepted and has
+no effect is worse than an error, because its user relies on it.
 """
 
 from dataclasses import fields

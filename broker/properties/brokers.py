@@ -1,4 +1,4 @@
-"""Properties of a broker among others: who it is, how it replicates, what clients may ask for."""
+"""Properties of a broker in a cluster: its id and directory, replication, limits for clients."""
 # ruff: noqa: RUF009 -- `setting` makes a field, which is what that rule asks for.
 
 from dataclasses import dataclass

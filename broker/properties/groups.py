@@ -1,4 +1,4 @@
-"""Properties of consumer groups: the topic they are kept in, and how long things take or last."""
+"""Properties of consumer groups: the topic that stores them, and times for members and offsets."""
 
 from dataclasses import dataclass
 

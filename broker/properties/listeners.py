@@ -1,11 +1,11 @@
-"""Properties of a broker's listeners, and what follows from them together.
+"""Properties of a broker's listeners, and checks of them together.
 
-A broker may listen at several addresses, each under a name: inside a network of containers, and
-for clients outside of it. A client is told the addresses of the listener that it came in by, of
-every broker. Brokers reach each other by one of them.
+A broker may listen on several addresses, each with a name: for example one inside a network of
+containers, and one for clients outside of it. A client is told every broker's address of the
+listener that it connected to. Brokers connect to each other by one of the listeners.
 
-What Kafka asks of these properties is asked here too: names and ports are not used twice, but for
-one port that an IPv4 and an IPv6 address share.
+The checks are Kafka's: names and ports must differ, except that an IPv4 and an IPv6 address may
+share a port.
 """
 
 from collections import Counter
@@ -103,12 +103,13 @@ def _advertised(bound: NamedEndpoint, told: NamedEndpoint | None, machine: str) 
 
 
 def derived(advertised: Iterable[NamedEndpoint]) -> tuple[NamedEndpoint, ...]:
-    """`listeners`, where only `advertised.listeners` was given: as in Kafka's container image."""
+    """Return `listeners` for a configuration with `advertised.listeners` only, as Kafka's container
+    image does."""
     return tuple(NamedEndpoint(one.name, "", one.port) for one in advertised)
 
 
 def problems_of(given: Listeners) -> Iterator[str]:
-    """What these properties must not be together, in words for the user."""
+    """Describe, for the user, the values that contradict each other."""
     names = [one.name for one in given.listeners]
     yield from _repeated("listeners", names)
     yield from _shared_ports(given.listeners)
@@ -133,7 +134,7 @@ def problems_of(given: Listeners) -> Iterator[str]:
 
 
 def taken_by_http(given: Listeners, http: Endpoint) -> Iterator[str]:
-    """The listeners whose address `http.listener` has, too."""
+    """Describe the listeners that have the address of `http.listener`."""
     for one in given.served_listeners:
         hosts = {http.host or EVERYWHERE, one.host}
         is_same = len(hosts) == 1 or any(map(is_unspecified, hosts))
@@ -208,7 +209,7 @@ def _protocol(name: str, protocols: Mapping[str, str]) -> str:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether it means every interface."""
+    """Whether a host stands for all interfaces."""
     try:
         return ip_address(host).is_unspecified
     except ValueError:

@@ -1,4 +1,4 @@
-"""Properties of topics and their logs: what an ack means, how logs are cut, kept and cared for."""
+"""Properties of topics and their logs: acknowledgements, segments, retention and upkeep."""
 # ruff: noqa: RUF009 -- `setting` makes a field, which is what that rule asks for.
 
 from dataclasses import dataclass

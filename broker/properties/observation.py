@@ -1,4 +1,4 @@
-"""Properties of what a broker tells of itself: log lines, health and metrics."""
+"""Properties of log lines, health and metrics."""
 # ruff: noqa: RUF009 -- `setting` makes a field, which is what that rule asks for.
 
 from dataclasses import dataclass

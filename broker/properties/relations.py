@@ -1,4 +1,4 @@
-"""Which properties must not be above which others: each alone may have its value, both may not."""
+"""Pairs of properties of which one must not be above the other."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -49,7 +49,8 @@ RELATIONS: Final = (
 
 
 def unmet(value_of: Callable[[str], int | None]) -> Iterator[str]:
-    """What does not hold, in words for the user; `value_of` is None where it is not known."""
+    """Describe, for the user, the relations that do not hold; `value_of` returns None for a value
+    that is not known."""
     for relation in RELATIONS:
         low, high = value_of(relation.low), value_of(relation.high)
         if low is None or high is None or low < high or (low == high and not relation.is_strict):

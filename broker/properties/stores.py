@@ -1,7 +1,7 @@
-"""Properties of a metadata store that is not a file: how etcd is reached, and by whom.
+"""Properties of the metadata store etcd: its prefix, user and TLS files.
 
-A password is read from a file: as a value it would stand in the list of processes, and in what
-`minibroker config show` prints.
+The password is read from a file. As the value of a property it would be visible in the list of
+processes, and in the output of `minibroker config show`.
 """
 # ruff: noqa: RUF009 -- `setting` makes a field, which is what that rule asks for.
 
