@@ -1,16 +1,16 @@
-"""How an UPDATE_METADATA changes what a broker knows of the cluster: image in, image out.
+"""Apply an UPDATE_METADATA to a broker's image of the cluster: image in, image out.
 
-The live brokers and the controller are replaced wholly; topics and partitions as far as they are
-named. A partition goes with its topic: a leader of -2 says that the topic is deleted. A name that
-was deleted and made anew has another id, and takes over nothing from the old one.
+An update replaces all live brokers and the controller, and the topics and partitions that it names.
+A partition is removed with its topic: a leader of -2 says that the topic is deleted. A topic that
+was deleted and created again has another id, and takes over nothing from the old one.
 
-A full image comes in many updates. Only behind the last one is it known which topics are no more
-(`without`); until then those stay that were known.
+A full image comes in many updates. Topics that are not in any of them are removed after the last
+one (`without`); until then the known ones stay.
 
-Updates come one after another, but one that was under way on a connection that broke may still
-arrive after a newer one. So a partition is never set back: of two states of the same topic id the
-one with the higher (leader epoch, partition epoch) stays. Nor is a topic: of two with the same name
-the one with the higher creation number stays.
+The controller sends one update after another, but one from a broken connection may arrive after a
+newer one. So a partition never goes back: of two states of the same topic id the one with the
+higher (leader epoch, partition epoch) stays. Nor does a topic: of two with the same name the one
+with the higher creation number stays.
 """
 
 from collections.abc import Collection, Iterable
@@ -34,7 +34,7 @@ from minibroker.protocol.types import Endpoint
 
 
 class Merged(NamedTuple):
-    """The image after an update; which topics went, and which have other settings now."""
+    """The image after an update; the topics removed, and those whose settings have changed."""
 
     image: ClusterImage
     removed: tuple[str, ...]
@@ -42,8 +42,8 @@ class Merged(NamedTuple):
 
 
 def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
-    """The image as `update` changes it (MET-02). Takes as long as what is told, but for a copy of
-    the table of topics."""
+    """Return the image after an update (MET-02). The time depends on the size of the update, except
+    for one copy of the table of topics."""
     before = image.topics
     topics = dict(before)
     named = {told.name: None for told in update.topics}
@@ -73,7 +73,7 @@ def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
 
 
 def without(image: ClusterImage, names: Collection[str]) -> ClusterImage:
-    """The image without these topics."""
+    """Return the image without these topics."""
     if not names:
         return image
     left = {name: topic for name, topic in image.topics.items() if name not in names}
@@ -116,7 +116,7 @@ def _topic(known: TopicImage | None, told: TopicState) -> TopicImage:
 
 
 def _sized(partitions: tuple[PartitionImage, ...], count: int) -> tuple[PartitionImage, ...]:
-    """At least `count` partitions, in their places; of those that are added nothing is known."""
+    """Return the partitions, extended to `count` with ones of which nothing is known."""
     added = range(len(partitions), count)
     unknown = (PartitionImage(n, NO_NODE, NO_EPOCH, (), (), NO_EPOCH) for n in added)
     return (*partitions, *unknown)

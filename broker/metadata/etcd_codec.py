@@ -1,12 +1,12 @@
-"""The bodies of requests to etcd's JSON gateway, and what its answers say.
+"""The JSON of etcd's gateway: bodies of requests, and the parsing of answers.
 
-Bytes are base64, 64-bit numbers are text, and what is zero, empty or false is left out of an
-answer. Our revision is etcd's less one, whose first is 1: so that 0 is before the first write
-here, as in every store. For a key, etcd's 0 and ours are both "absent".
+Bytes are base64 and 64-bit numbers are text; an answer leaves out zero, empty and false values.
+etcd's first revision is 1, and our revision is etcd's less one, so that 0 is before the first
+write, as in every store. For a key, 0 means "absent", in etcd and here.
 
-etcd takes 128 operations in a transaction, unless it is told otherwise; but one of them may be a
-transaction. So many writes are cut into groups, and these again, and stay one transaction of one
-revision. How many bytes that may be is for etcd's `--max-request-bytes` to say.
+etcd accepts 128 operations in a transaction by default, but an operation may be a transaction
+itself. So many writes are put into nested groups, and are still one transaction with one revision.
+etcd's `--max-request-bytes` limits their size.
 """
 
 from base64 import b64decode, b64encode
@@ -22,28 +22,28 @@ REFUSED: Final = b" refused"
 
 
 class Mark(NamedTuple):
-    """A writer's own key: what each of its transactions compares and changes (see `etcd_store`)."""
+    """The key that each transaction of one writer compares and changes (see `etcd_store`)."""
 
     key: str
-    revision: int  # as it is known, `ABSENT` for none
+    revision: int  # the last known one; `ABSENT` if there is no such key
 
 
 def range_body(prefix: str) -> Json:
-    """Every entry whose key begins with `prefix`, which is not empty."""
+    """Ask for all entries whose keys begin with `prefix`, which is not empty."""
     return {"key": _b64(prefix), "range_end": _end_of(prefix)}
 
 
 def watch_body(prefix: str, after: int) -> Json:
-    """Everything that has happened under `prefix` since revision `after`, and what will."""
+    """Ask for all events under `prefix` after revision `after`, past and future."""
     created = {**range_body(prefix), "start_revision": str(after + 2)}  # inclusive, and etcd's
     return {"create_request": created}
 
 
 def comparison_body(compare: Sequence[Compare], anchor: str) -> Json:
-    """Whether all these hold.
+    """Ask whether all comparisons hold.
 
-    Without an operation etcd would compare with what one member knows, however old: the read makes
-    it ask the others. `anchor` is any key.
+    For a transaction without operations, the etcd member would use its own state, which may be
+    old. The read makes it consult the others. `anchor` is any key.
     """
     read = [{"request_range": {"key": _b64(anchor), "count_only": True}}]
     return {"compare": [_comparison(*one) for one in compare], "success": read, "failure": read}
@@ -56,10 +56,11 @@ def transaction_body(
     attempt: bytes,
     is_in_doubt: bool,
 ) -> Json:
-    """The writes and `attempt` as the mark's value, if all comparisons and that of the mark hold.
+    """Make the writes, and set the mark to `attempt`, if the mark is unchanged and all comparisons
+    hold.
 
-    If not, the mark is read. In doubt, it is first changed if it is still the same, so that no
-    earlier request of the same attempt can be made from then on.
+    If not, read the mark. If an earlier request of the same attempt is in doubt, first change the
+    mark if it is unchanged, so that etcd cannot execute that request later.
     """
     unchanged = _comparison(mark.key, mark.revision)
     operations = [_operation(write) for write in writes]
@@ -78,12 +79,12 @@ def transaction_body(
 
 
 def mark_body(key: str) -> Json:
-    """One key, a mark's."""
+    """Ask for one key, a mark's."""
     return {"key": _b64(key)}
 
 
 def read_mark(answer: Json) -> Entry:
-    """The mark, from the answer to `mark_body`, or to a transaction that was not made."""
+    """Return the mark from the answer to `mark_body`, or to a transaction that was not made."""
     if "responses" in answer:
         answer = answer["responses"][-1]["response_range"]
     found = answer.get("kvs")
@@ -91,7 +92,7 @@ def read_mark(answer: Json) -> Entry:
 
 
 def read_entries(answer: Json, root: str) -> dict[str, Entry]:
-    """The entries of an answer to `range_body`, by key without `root`."""
+    """Return the entries of an answer to `range_body`, by key without `root`."""
     return {
         b64decode(found["key"]).decode().removeprefix(root): _entry(found)
         for found in answer.get("kvs", ())
@@ -99,12 +100,12 @@ def read_entries(answer: Json, root: str) -> dict[str, Entry]:
 
 
 def revision_of(answer: Json) -> int:
-    """The store's revision."""
+    """Return the store's revision."""
     return int(answer["header"]["revision"]) - 1
 
 
 def term_of(answer: Json) -> int:
-    """The term of etcd's own leader, as the member knew it that has answered."""
+    """Return the term of etcd's leader, as the answering member knew it."""
     return int(answer["header"]["raft_term"])
 
 

@@ -1,15 +1,15 @@
-"""Requests to etcd over its v3 JSON gateway: which endpoint, whose token, and what an error means.
+"""Requests to etcd over its v3 JSON gateway: the endpoint, the token, and the errors.
 
-A request goes to one endpoint and stays there while that answers. Where it does not, the next one
-is asked, and all that follow go there. Nothing is sent a second time by itself unless its caller
-says that this does no harm: `Unanswered` is how the others hear that a request may have been done.
+All requests go to one endpoint while it answers; if it does not, they go to the next one from then
+on. A request is repeated only if the caller says that this does no harm. Other callers get
+`Unanswered`: etcd may have executed the request.
 
-Every request carries `hasleader`: a member that is cut off from the others then refuses at once,
-instead of keeping its callers waiting, and ends the watches that it could not serve.
+Every request has the header `hasleader`. With it, a member that is cut off from the others refuses
+at once instead of keeping its callers waiting, and ends the watches that it cannot serve.
 
-With a user there is a token. etcd forgets it after some minutes, and with a restart; who hears so
-gets another one and asks again. An answer from another cluster than the first one is an error: two
-clusters behind one list of endpoints would have two controllers.
+A user needs a token. etcd forgets tokens after some minutes, and in a restart; then the gateway
+gets a new one and repeats the request. An answer from another cluster than the first one is an
+error: two clusters behind one list of endpoints would have two controllers.
 """
 
 import json
@@ -27,15 +27,15 @@ import trio
 from minibroker.broker.metadata.store import StoreError, StoreUnavailable
 
 CONNECT_S_MAX: Final = 0.5
-ANSWER_S_MAX: Final = 1.0  # between two pieces of an answer, the first included; and
+ANSWER_S_MAX: Final = 1.0  # between two pieces of an answer, and before the first; and
 BYTES_A_SECOND: Final = 200_000  # of a large request: the gateway reads JSON slowly
 HEADERS: Final = {"Grpc-Metadata-Hasleader": "true"}
 
-# gRPC's codes. These say that nothing was done, and another try may go through,
+# gRPC's codes. With these nothing was done, and another try may succeed,
 RESOURCE_EXHAUSTED: Final = 8  # no space, too many requests
 FAILED_PRECONDITION: Final = 9  # a learner, or a member that is not up to it
 PASSING: Final = {RESOURCE_EXHAUSTED, FAILED_PRECONDITION}
-# and these that nothing was done, and none would.
+# and with these nothing was done, and another try would fail, too.
 INVALID_ARGUMENT: Final = 3
 NOT_FOUND: Final = 5
 PERMISSION_DENIED: Final = 7
@@ -43,7 +43,7 @@ OUT_OF_RANGE: Final = 11
 UNAUTHENTICATED: Final = 16
 FINAL: Final = {INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, OUT_OF_RANGE, UNAUTHENTICATED}
 OLD_TOKEN: Final = "revision of auth store is old"  # roles have changed since it was given
-# What a request above --max-request-bytes meets, and one that is far above it: code 8, for ever.
+# The errors of a request above --max-request-bytes, and far above it (code 8, at each try).
 TOO_LARGE: Final = ("request is too large", "received message larger than max")
 HINTS: Final = {
     "user name is empty": "set metadata.store.user and metadata.store.password.file",
@@ -57,11 +57,11 @@ log = logging.getLogger(__name__)
 
 
 class Unanswered(StoreUnavailable):
-    """The request may have been done, or may yet be."""
+    """etcd may have executed the request, or may execute it yet."""
 
 
 class Refused(StoreError):
-    """etcd has refused the request, and would refuse it again. `code` is one of gRPC's."""
+    """etcd refused the request, and would refuse it again. `code` is one of gRPC's."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -69,17 +69,17 @@ class Refused(StoreError):
 
 
 class TooLarge(Refused):
-    """The request has more bytes than etcd takes."""
+    """The request is larger than etcd accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where etcd is and how it is spoken to; the files may be None, `user` empty."""
+    """The endpoints of etcd, and the credentials. The files may be None, `user` empty."""
 
     endpoints: Sequence[str]  # http://HOST:PORT, or https
     user: str = ""
     password_file: PurePath | None = None
-    ca_file: PurePath | None = None  # None: whom this system trusts
+    ca_file: PurePath | None = None  # None: the authorities that this system trusts
     cert_file: PurePath | None = None
     key_file: PurePath | None = None  # None: in the same file as the certificate
 
@@ -100,7 +100,7 @@ class Gateway:
         self._http = httpx.AsyncClient(verify=_tls(access), trust_env=False)
 
     async def call(self, path: str, body: Json, *, may_repeat: bool = True) -> Json:
-        """The answer of the first endpoint that gives one.
+        """Send a request, and return the answer of the first endpoint that gives one.
 
         Raises `StoreUnavailable` if none does, as `Unanswered` if the request may have been done;
         without `may_repeat` no second one is asked then. Raises `Refused`, and `StoreError` where
@@ -123,9 +123,9 @@ class Gateway:
                 return answer
 
     async def first_news(self, path: str, body: Json, wait_s: float) -> Json:
-        """The first message of an endless answer that says more than that it has begun.
+        """Return the first message of a stream, after the one that the stream has begun.
 
-        Nothing if there is none for `wait_s` seconds. Raises `StoreUnavailable`, and `Refused`.
+        Return {} if there is none within `wait_s` seconds. Raises `StoreUnavailable` and `Refused`.
         """
         endpoint = self._endpoints[self._current]
         try:
@@ -142,7 +142,7 @@ class Gateway:
     async def _first_line(
         self, endpoint: str, path: str, body: Json, wait_s: float
     ) -> tuple[int, bytes] | None:
-        """HTTP's status and the line; see `first_news`."""
+        """Return the HTTP status and the line; see `first_news`."""
         told = None
         with trio.move_on_after(wait_s) as scope, _transport_errors(endpoint):
             headers = await self._headers(endpoint)
@@ -202,13 +202,13 @@ class Gateway:
         return {**HEADERS, "Authorization": self._token}
 
     def _leave(self, endpoint: str, error: StoreUnavailable) -> None:
-        """Ask another one from now on, unless that has been seen to."""
+        """Use the next endpoint from now on, unless another task has already changed it."""
         if self._endpoints[self._current] == endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
             self._left[endpoint] = str(error)
 
     def _stay(self, endpoint: str) -> None:
-        """It answers. Where others did not, that is said once."""
+        """Record that an endpoint answers. If others did not, log that once."""
         if self._left and endpoint not in self._left:
             log.info("%s; asking %s from now on", "; ".join(self._left.values()), endpoint)
         self._left.clear()
@@ -224,7 +224,7 @@ class Gateway:
 
 
 class _Content(httpx.AsyncByteStream):
-    """What is sent. httpx's own is a generator, which a cancelled request leaves unfinished."""
+    """The body of a request. httpx's own is a generator, which a cancellation leaves unfinished."""
 
     def __init__(self, content: bytes) -> None:
         self._pieces = iter((content,))
@@ -240,7 +240,8 @@ class _Content(httpx.AsyncByteStream):
 
 @contextmanager
 def _transport_errors(endpoint: str) -> Iterator[None]:
-    """Say which failures of a connection leave open whether the request arrived."""
+    """Raise `Unanswered` for a failure after which the request may have arrived, and
+    `StoreUnavailable` for others."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -250,7 +251,7 @@ def _transport_errors(endpoint: str) -> Iterator[None]:
 
 
 def _text(error: BaseException) -> str:
-    """The first words that it, or what has caused it, has to say."""
+    """Return the first text that the exception, or its cause, has."""
     if isinstance(error, httpx.TimeoutException):
         return "it takes too long"
     told: BaseException | None = error
@@ -267,7 +268,7 @@ def _is_news(line: str) -> bool:
 
 
 def _result(endpoint: str, status: int, content: bytes) -> Json:
-    """What an answer, or a message of a stream, says. Raises as `Gateway.call` does."""
+    """Return the content of an answer, or of a message of a stream. Raises as `Gateway.call`."""
     answer = _parsed(content)
     error = answer.get("error")
     result = answer.get("result", answer)
@@ -292,7 +293,7 @@ def _result(endpoint: str, status: int, content: bytes) -> Json:
 
 
 def _parsed(content: bytes) -> Json:
-    """A JSON object; an empty one where there is none."""
+    """Return the JSON object; {} if the content is none."""
     try:
         found = json.loads(content)
     except ValueError:

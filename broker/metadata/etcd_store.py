@@ -3,27 +3,27 @@
     PREFIX/metadata/KEY    the entries
     PREFIX/writers/NAME    one mark for each writer, which is a broker
 
-**A transaction whose answer is lost.** etcd may have made it, or may make it yet. So each names
-what its writer has written before: it compares the revision of the writer's mark, and changes the
-mark to a value of its own. Of two requests that compare the same revision at most one is made, so
-that one which was not answered is sent again as it was; if it finds the mark changed, the mark says
-whose doing that was. `transact` goes on until it knows: `StoreUnavailable` says that nothing was
-written, whatever became of the connection. The first write of a broker that has started again also
-ends all that its former life may have left on the way.
+**A transaction whose answer is lost.** etcd may have executed it, or may execute it later. So each
+transaction compares the revision of its writer's mark, and sets the mark to a value of its own. Of
+two requests that compare the same revision etcd executes at most one. So an unanswered request is
+sent again unchanged; if it finds the mark changed, the mark's value tells by which request.
+`transact` goes on until it knows: `StoreUnavailable` means that nothing was written, whatever
+happened to the connection. The first write of a restarted broker also invalidates the requests of
+its former process that etcd has not executed yet.
 
-**A watch** asks for the state, and if that is not new, for all that has happened under the prefix
-since. etcd keeps what has happened until somebody compacts it; then, or when the stream has said
-anything, or nothing for `WATCH_S`, the state is asked for again. So no event can be missed, by
-whatever reconnections, and a stream that has died without a word is noticed.
+**A watch** reads the state. If that is not new, it asks for all events under the prefix since. etcd
+keeps events until they are compacted. After a compaction, a message of the stream, or `WATCH_S`
+without one, the watch reads the state again. So it misses no change when it reconnects, and it
+notices a stream that is dead.
 
-**A lease** is etcd's. Its time is in whole seconds, rounded up, and etcd ends it up to half a
-second late, or a full time later after an election of its own leader: later than the holder
-believes, which harms nobody. Earlier must not be: some versions let a member that was deposed as
-leader without knowing it go on renewing. Therefore a renewal counts once a read, which etcd's
-members agree upon, finds the term that the renewal was made in.
+**A lease** is etcd's. Its time is in whole seconds, rounded up. etcd ends it up to half a second
+late, or by a whole lease time late after an election of etcd's own leader. Later than the holder
+believes is harmless; earlier is not. Some versions of etcd let a deposed leader that does not know
+it yet renew leases. Therefore a renewal counts only after a linearizable read that has the same
+term as the renewal.
 
-A revision below one that was seen means that etcd was made anew, or set back to an old copy, under
-a running broker. That is an error: epochs that were given away would be given away again.
+A revision below an earlier one means that etcd was created again, or restored from an old copy,
+under a running broker. That is an error, because epochs would be used twice.
 """
 
 import logging
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class EtcdStore:
-    """See the head of this module, and `MetadataStore`. Nothing is asked before the first call.
+    """See the head of this module, and `MetadataStore`. No request is sent before the first call.
 
     `writer` is a name that no other process writes under at the same time.
     """
@@ -77,7 +77,7 @@ class EtcdStore:
         place = prefix.rstrip("/")
         self._root = f"{place}/metadata/"
         self._mark_key = f"{place}/writers/{writer}"
-        self._mark: Mark | None = None  # as it was last seen
+        self._mark: Mark | None = None  # the last known one
         self._life = rng.randbytes(8).hex().encode()
         self._attempts = 0
         self._turn = trio.Lock()
@@ -117,9 +117,9 @@ class EtcdStore:
             try:
                 await self._wait_for_news(prefix, after)
             except StoreUnavailable:
-                if is_broken:  # by two connections: who asks waits before the next one
+                if is_broken:  # by two connections: the caller waits before the next try
                     raise
-                is_broken = True  # perhaps one member alone is away, which concerns nobody
+                is_broken = True  # perhaps only one member is away, which does no harm
             else:
                 is_broken = False
         return snapshot
@@ -148,7 +148,7 @@ class EtcdStore:
         await self._gateway.close()
 
     async def _agreed(self, path: str, body: Json, *, may_repeat: bool = True) -> Json:
-        """The answer that etcd's members agree upon; so it is never older than one before."""
+        """Return a linearizable answer, which is never older than one before."""
         newest = self._newest
         answer = await self._gateway.call(path, body, may_repeat=may_repeat)
         revision = etcd_codec.revision_of(answer)
@@ -170,7 +170,7 @@ class EtcdStore:
             try:
                 answer = await self._agreed("kv/txn", body, may_repeat=False)
             except TooLarge as refusal:
-                if is_in_doubt:  # it has grown by that, and an earlier request may be made yet
+                if is_in_doubt:  # it is larger by that; an earlier request may be executed
                     raise
                 raise TransactionTooLarge(str(refusal)) from None
             except StoreUnavailable as error:
@@ -192,13 +192,13 @@ class EtcdStore:
                 return TransactionOutcome(True, found.revision)
             if found.revision == known.revision or found.value == attempt + REFUSED:
                 return TransactionOutcome(False, revision)
-            # A call that was cancelled, or a former life, was late; this one was not made then.
+            # A late request of a cancelled call or a former process came first.
             if is_in_doubt and not found.value.startswith(self._life):
                 raise StoreError(f"another process writes to etcd as {mark.key}")
             attempt, is_in_doubt = self._next_attempt(), False
 
     async def _check_leases(self, writes: Sequence[Put | Delete]) -> None:
-        """Raise `LeaseLost` if one has ended: etcd asks for them only if the comparisons hold."""
+        """Raise `LeaseLost` if a lease has ended, which etcd checks only if the comparisons hold."""
         for lease_id in {write.lease for write in writes if isinstance(write, Put)} - {NO_LEASE}:
             answer = await self._gateway.call("lease/timetolive", {"ID": str(lease_id)})
             if int(answer.get("TTL", 0)) < 0:

@@ -1,11 +1,11 @@
-"""The metadata store that forgets: for tests, simulations and `metadata.store=memory:`.
+"""The metadata store in memory: for tests, simulations and `metadata.store=memory:`.
 
-It outlives the broker that uses it, not the process: `close` keeps the entries, so that a
-simulated broker finds them when it starts again, and several brokers of one process may share it.
+It lives as long as the process, not the broker: `close` keeps the entries, so that a simulated
+broker finds them when it starts again. Several brokers of one process may share it.
 
-Leases live on trio's clock, virtual or not, and need no task: every call first ends those whose
-time has come, and `watch` sleeps no longer than until the next one's. So an entry is gone at the
-very moment for everybody who looks, and somebody who waits looks then.
+Leases use trio's clock, virtual or not, and need no task: every call first ends the expired ones,
+and `watch` wakes when the next one expires. So an entry is gone for all callers at the moment its
+lease ends, and a watch notices it then.
 """
 
 import math
@@ -28,7 +28,7 @@ from minibroker.broker.metadata.store import (
 
 
 class _Held:
-    """A lease that lives: until when on trio's clock, and the keys written with it."""
+    """A lease: its deadline on trio's clock, and the keys written with it."""
 
     __slots__ = ("deadline", "keys", "ttl_s")
 
@@ -39,7 +39,7 @@ class _Held:
 
 
 class MemoryStore:
-    """See `MetadataStore`. Every call is a checkpoint before it does anything, never after."""
+    """See `MetadataStore`. Every call has one checkpoint, before it does anything."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}

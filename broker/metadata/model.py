@@ -1,8 +1,8 @@
 """The cluster as a value: brokers, topics and partitions.
 
 `ClusterImage` is immutable; a change makes a new one and shares what did not change. Each broker
-has one, made by `cache` from the controller's UPDATE_METADATA, and answers clients from it. What a
-replica here shall be is not read from it: that comes as an order (LEADER_AND_ISR).
+has one, made by `cache` from the controller's UPDATE_METADATA, and answers clients from it. The
+roles of the broker's own replicas do not come from it, but from LEADER_AND_ISR.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 class BrokerImage:
     """A live broker; `epoch` grows with each of its registrations.
 
-    `endpoint` is where other brokers reach it, `listeners` where it is reached by name. A fenced
-    broker is registered and the controller does not hear it.
+    `endpoint` is its address for other brokers, `listeners` its addresses by listener name. A
+    fenced broker is registered, but the controller does not hear it.
     """
 
     node_id: int
@@ -28,20 +28,21 @@ class BrokerImage:
     is_fenced: bool = False
 
     def seen_from(self, listener: str) -> Endpoint:
-        """Its address for a client that came in by a listener of this name.
+        """Return its address for a client that connected to a listener of this name.
 
-        A broker that lacks the listener is told by its own address among brokers: a client that
-        cannot go there has lost nothing by knowing it.
+        For a broker without that listener, return its address for brokers: a client that cannot
+        reach it has lost nothing.
         """
         return self.listeners.get(listener, self.endpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """`leader` -1: nobody leads. `replicas` is in order of preference; `isr` is never empty.
+    """A partition. `leader` is -1 if it has none. `replicas` is in order of preference; `isr` is
+    never empty.
 
-    An election raises both epochs, a change of the ISR the partition epoch alone. A partition of
-    which nothing was told yet has no replicas either.
+    An election raises both epochs, a change of the ISR only the partition epoch. A partition of
+    which the controller has told nothing yet has no replicas.
     """
 
     partition: int
@@ -58,9 +59,9 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A topic; `configs` are its own settings only, as text; partitions stand at their number.
+    """A topic. `configs` has only its own settings, as text; `partitions` are by number.
 
-    `creation` is higher than that of any topic that had this name before; 0: not known.
+    `creation` is higher than that of any earlier topic of this name; 0: not known.
     """
 
     id: bytes
@@ -81,7 +82,7 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
 
     def partition(self, name: TopicPartition) -> PartitionImage | None:
-        """A partition, or None where there is no such topic or number."""
+        """Return a partition; None if there is no such topic or number."""
         topic = self.topics.get(name.topic)
         if topic is None or not 0 <= name.partition < len(topic.partitions):
             return None

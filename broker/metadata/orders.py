@@ -1,8 +1,9 @@
-"""Whether an order of a controller makes sense, before any of it is believed.
+"""Checks of a controller's order, before a broker obeys it.
 
-Who reaches the port can pose as a controller, and a defect of a real one shall not take every
-broker with it. So what an order says of partitions is checked where it arrives. A name that would
-be a path, a leader that is not in sync, an in-sync set that is not assigned: the order is refused.
+Anybody who reaches the port can pose as a controller, and a defect of the real one should not break
+every broker. So the partition states of an order are checked where it arrives. The order is refused
+if, for example, a topic name is a path, a leader is not in the ISR, or a member of the ISR is not
+assigned.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ TOPIC_ID_BYTES: Final = 16
 
 
 def are_sound(states: Iterable[PartitionState]) -> bool:
-    """Whether all of these can be what partitions shall be."""
+    """Whether all of these states are possible."""
     return all(map(_is_sound, states))
 
 

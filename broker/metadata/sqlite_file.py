@@ -1,12 +1,12 @@
-"""One SQLite file of ours: opened and checked, its transactions, and its errors in our words.
+"""One SQLite file of a store: opening and checking it, transactions, and errors.
 
-A transaction takes the write lock before it reads what it decides upon (`BEGIN IMMEDIATE`), is read
-with fetchall, and is over when the block ends: none is left open. A writer waits a second for the
-lock. If it does not come, the holder most likely was stopped inside a write: that harms nothing,
-but nobody can write, and only an operator can change it. So the error names the process.
+A transaction takes the write lock before it reads what it decides on (`BEGIN IMMEDIATE`), reads
+with fetchall, and ends with the block: none is left open. A writer waits a second for the lock. If
+it does not get it, the holder was probably stopped inside a write. That harms no data, but no
+process can write, and only an operator can change it. So the error names the process.
 
-It is found in /proc/locks and not with F_GETLK, for which the lock's file would have to be opened:
-when a process closes any descriptor of a file, POSIX drops all its locks there, SQLite's too.
+The process is found in /proc/locks and not with F_GETLK, which needs the lock's file open: when a
+process closes any descriptor of a file, POSIX drops all its locks on that file, SQLite's too.
 """
 
 import fcntl
@@ -23,12 +23,12 @@ WRITE_LOCK_WAIT_S: Final = 1.0
 WRITE_LOCK_BYTE: Final = 120  # in the file `-shm`; part of SQLite's file format
 LOCKS: Final = Path("/proc/locks")
 
-# Nothing was written, and another try may go through.
+# Nothing was written, and another try may succeed.
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
 
 
 class Format(NamedTuple):
-    """What makes a database one of ours, and how durable its commits are."""
+    """The ids and the schema by which a database is recognised, and how durable commits are."""
 
     name: str
     application_id: int  # in the file's header
@@ -38,7 +38,7 @@ class Format(NamedTuple):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What makes an empty database one of this format."""
+        """The statements that turn an empty database into one of this format."""
         return (
             *self.schema,
             f"PRAGMA application_id = {self.application_id}",
@@ -69,7 +69,7 @@ def connect(path: PurePath, form: Format) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: PurePath, form: Format) -> None:
-    """Check that the file is a sound one of this form, or make it one if it is new."""
+    """Check that the file is sound and of this format; create the tables if it is new."""
     with _one_process_at_a_time(path):
         _make_or_recognise(connection, path, form)
     with errors(path):
@@ -101,7 +101,7 @@ def _make_or_recognise(connection: sqlite3.Connection, path: PurePath, form: For
 
 @contextmanager
 def _one_process_at_a_time(path: PurePath) -> Iterator[None]:
-    """Several brokers may start at once, and SQLite does not wait for who else begins a WAL.
+    """Let one process at a time open the file: SQLite does not wait while another begins a WAL.
 
     The lock is on the directory: closing another descriptor of the file would drop SQLite's locks.
     """
@@ -114,13 +114,13 @@ def _one_process_at_a_time(path: PurePath) -> Iterator[None]:
 
 
 def pragma(connection: sqlite3.Connection, text: str) -> object:
-    """What a PRAGMA answers."""
+    """Return the result of a PRAGMA."""
     rows = connection.execute(f"PRAGMA {text}").fetchall()
     return rows[0][0] if rows else None
 
 
 def damaged(path: PurePath, what: str) -> StoreError:
-    """The error that says so, and what to do."""
+    """Return the error that says that a store is damaged, and what to do."""
     return StoreError(
         f"the metadata store {path} is damaged: {what}. Nothing was deleted; put back a copy of "
         f"the file before starting again"
@@ -129,7 +129,7 @@ def damaged(path: PurePath, what: str) -> StoreError:
 
 @contextmanager
 def errors(path: PurePath) -> Iterator[None]:
-    """Turn SQLite's errors into ours; a misuse of its interface stays what it is."""
+    """Turn SQLite's errors into `StoreError`s, except those of a misuse of its interface."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -148,7 +148,7 @@ def errors(path: PurePath) -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, path: PurePath, begin: str) -> Iterator[None]:
-    """All that the block executes, or nothing of it."""
+    """Run the block in a transaction; an exception rolls it back."""
     with errors(path):
         connection.execute(begin)
         try:
@@ -160,7 +160,7 @@ def transaction(connection: sqlite3.Connection, path: PurePath, begin: str) -> I
 
 
 def _holder_of_write_lock(path: PurePath) -> str:
-    """Says which process it is, as far as this system tells."""
+    """Say which process holds the write lock, as far as this system tells."""
     try:
         inode = os.stat(f"{path}-shm").st_ino
         locks = [line.split() for line in LOCKS.read_text().splitlines()]

@@ -1,16 +1,16 @@
 """The leases of the SQLite store: a second file beside it, with the moment at which each ends.
 
-They are renewed several times a second by every broker, so they are kept apart from the metadata:
-a renewal forces nothing to the disk (`synchronous=NORMAL`) and does not wait for a transaction of
-the other file. What a power cut takes from it is worthless, for it ends all leases anyway: a
-deadline counts on the clock of one boot of the machine, which all its processes share and which
-runs on while the machine sleeps, and names that boot. One of another boot has passed.
+Every broker renews its lease several times a second, so the leases are not in the metadata's file:
+a renewal does not sync the disk (`synchronous=NORMAL`) and does not wait for a transaction of the
+other file. A power cut may lose renewals, but it ends all leases anyway: a deadline names the boot
+of the machine whose clock it uses. All processes of the machine share that clock, and it runs on
+while the machine sleeps. A deadline of another boot has passed.
 
-The end of a lease is final. Who finds that a deadline has passed marks it, in a transaction of this
-file, before any entry is removed; renewing takes the same lock, reads the clock after it has it,
-and finds either its deadline still ahead or no lease. So nobody renews what somebody has ended,
-however long he was stopped in between. A row goes when the entries of its lease are gone; if
-that does not come about, it stays marked, and the next one to look does the rest.
+The end of a lease is final. A process that finds a deadline passed marks the lease as ended, in a
+transaction of this file, before it removes entries. A renewal takes the same lock and then reads
+the clock, so it finds the deadline either ahead or marked. So no lease is renewed after its end,
+however long a process was stopped in between. The row is deleted once the lease's entries are gone.
+If a process fails in between, the lease stays marked, and the next process removes the rest.
 """
 
 import math
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from minibroker.broker.metadata.sqlite_file import Format, connect, errors, transaction
 from minibroker.broker.metadata.store import Lease, LeaseLost
 
-ENDED: Final = 0.0  # the deadline of a lease that somebody has ended
+ENDED: Final = 0.0  # the deadline of a lease that is marked as ended
 
 FORMAT: Final = Format(
     name="file of leases",
@@ -34,7 +34,7 @@ FORMAT: Final = Format(
     ),
     synchronous="NORMAL",
 )
-# Never used twice, not even if a power cut takes the row and leaves the entries.
+# No id is used twice, even if a power cut loses the row and keeps the entries.
 GRANT: Final = "INSERT INTO leases VALUES (random() & 0x7fffffffffffffff, ?, ?, ?) RETURNING id"
 RENEW: Final = (
     "UPDATE leases SET deadline = ? + ttl_s WHERE id = ? AND boot_id = ? AND deadline > ?"
@@ -45,14 +45,14 @@ NEXT_END: Final = "SELECT min(CASE boot_id WHEN ? THEN deadline ELSE 0 END) FROM
 
 
 class BootClock(NamedTuple):
-    """Seconds since the machine's start, sleep included, and which start that was."""
+    """The id of the machine's boot, and a clock of seconds since that, sleep included."""
 
     boot_id: str
     now: Callable[[], float]
 
 
 class Census(NamedTuple):
-    """The leases that live, and those that are marked as ended."""
+    """The ids of the live leases, and of those marked as ended."""
 
     live: frozenset[int]
     ended: frozenset[int]
@@ -76,7 +76,7 @@ class Leases:
     def renew(self, lease_id: int) -> None:
         """See `MetadataStore.renew`."""
         with self._transaction():
-            now = self._clock.now()  # not before the lock is held: that may have taken long
+            now = self._clock.now()  # once the lock is held, since that may have taken long
             row = (now, lease_id, self._clock.boot_id, now)
             is_renewed = self._connection.execute(RENEW, row).rowcount == 1
         if not is_renewed:
@@ -88,13 +88,13 @@ class Leases:
             self._connection.execute(END, (ENDED, lease_id))
 
     def next_end_in(self) -> float:
-        """How many seconds from now a lease may end; none or less: one has, and is still here."""
+        """Return in how many seconds a lease may end; 0 or less: one has ended, unmarked."""
         with errors(self._path):
             rows = self._connection.execute(NEXT_END, (self._clock.boot_id,)).fetchall()
         return math.inf if rows[0][0] is None else float(rows[0][0]) - self._clock.now()
 
     def end_expired(self) -> Census:
-        """Mark all whose time has come, and tell which live."""
+        """Mark the leases whose deadline has passed, and return the live and the marked ones."""
         if self.next_end_in() <= 0:
             with self._transaction():
                 row = (ENDED, self._clock.boot_id, self._clock.now())
@@ -105,7 +105,7 @@ class Leases:
         return Census(live, frozenset(lease_id for lease_id, _ in rows) - live)
 
     def forget(self, ended: Collection[int]) -> None:
-        """Remove leases that were marked, and of which no entry is left."""
+        """Delete marked leases that have no entries left."""
         with self._transaction():
             rows = [(lease_id,) for lease_id in ended]
             self._connection.executemany("DELETE FROM leases WHERE id = ?", rows)

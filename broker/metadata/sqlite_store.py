@@ -1,21 +1,21 @@
 """The metadata store in one SQLite file, and its leases in a second: the embedded default.
 
-Every call is one prepared transaction that runs from BEGIN to COMMIT inside one visit to a worker
-thread, is read with fetchall, and never spans an await: no transaction is ever left open for a
-cancelled task or a slow loop to forget. `synchronous=FULL` with the write-ahead log makes a commit
+Every call is one transaction that runs from BEGIN to COMMIT in one call of a worker thread, reads
+with fetchall, and has no await inside: neither a cancelled task nor a slow loop can leave a
+transaction open. `synchronous=FULL` with the write-ahead log makes a commit
 durable before it is reported. BEGIN IMMEDIATE takes the write lock before anything is compared, so
 two processes on the same file exclude each other.
 
-Nobody keeps house here: every transaction first removes the entries of leases that have ended, and
-whoever watches looks every 20 ms, or when the next lease ends if that is earlier, whether somebody
-has written (`data_version`, which reads shared memory) or a lease is over. The first of those who
-watch looks for all of them, in a worker that stays at it: going there and back for each look took
-three times the processor time. Watching and renewing have connections of their own, so that a
+No task removes expired entries: every transaction first removes the entries of leases that have
+ended. A watch checks every 20 ms, or when the next lease ends if that is earlier, whether another
+connection has written (`data_version`, which reads shared memory) or a lease has ended. The first
+watch checks for all of them, in a worker thread that it keeps: a call of the worker for each check
+took three times the processor time. Watches and renewals have connections of their own, so a
 renewal waits neither for a long transaction nor for the write lock of the entries.
 
-SQLite keeps no checksums of its own. A row therefore carries the CRC of what it says, and a
-damaged store is an error that names the file: the broker stops, nothing is deleted or made anew.
-A topic that the metadata forgets would take its data with it.
+SQLite has no checksums. So each row carries the CRC of its content, and a damaged store is an error
+that names the file: the broker stops, and deletes or creates nothing. If the metadata lost a topic,
+the brokers would delete its data.
 """
 
 import math
@@ -71,7 +71,7 @@ REMOVE_LEASED: Final = f"DELETE FROM entries WHERE lease = ? AND lease <> {NO_LE
 
 
 class SqliteStore:
-    """See `MetadataStore`. Made by `open`."""
+    """See `MetadataStore`. `open` makes one."""
 
     def __init__(
         self, entries: "_Entries", watched: "_Entries", own_leases: Leases, in_worker: InWorker
@@ -80,7 +80,7 @@ class SqliteStore:
         self._watched = watched
         self._own_leases = own_leases
         self._in_worker = in_worker
-        # One connection has one transaction: the next caller waits for the worker to be back.
+        # A connection has one transaction at a time: the next caller waits for the worker.
         self._turn = trio.Lock()
         self._lease_turn = trio.Lock()
         self._watch_turn = trio.Lock()
@@ -141,9 +141,9 @@ class SqliteStore:
 
 
 class _Entries:
-    """The store's file, and the leases as they are seen from it.
+    """One connection to the store's file, and one to that of the leases.
 
-    Blocks, and is used by one thread at a time.
+    Its calls block; one thread at a time uses it.
     """
 
     def __init__(self, path: PurePath, clock: BootClock) -> None:
@@ -180,16 +180,17 @@ class _Entries:
                 self._write(writes)
             outcome = TransactionOutcome(is_granted, self._revision())
         if census.ended:
-            with suppress(StoreUnavailable):  # what was written is written; the next one does it
+            with suppress(StoreUnavailable):  # the next transaction deletes them
                 self._leases.forget(census.ended)
         if lost:
             raise LeaseLost(f"leases that have ended: {sorted(lost)}")
         return outcome
 
     def wait_for_news(self, known: int, written: threading.Event) -> int:
-        """The revision, once it is above `known`; ends early if who waits for it is cancelled.
+        """Wait until the revision is above `known`, and return it.
 
-        Looks at once when `written` is set, which it clears.
+        Checks at once when `written` is set, and clears that. Raises `trio.Cancelled` if the task
+        that waits for this thread is cancelled.
         """
         while (revision := self._look()) <= known:
             trio.from_thread.check_cancelled()
@@ -198,13 +199,13 @@ class _Entries:
         return revision
 
     def _look(self) -> int:
-        """The revision, when ended leases have been seen to."""
+        """Remove the entries of ended leases, and return the revision."""
         self._next_end_in = self._leases.next_end_in()
         if self._next_end_in <= 0:
             self._seen_revision = self.transact([], []).revision
         with errors(self._path):
             data_version = pragma(self._connection, "data_version")
-            if data_version != self._data_version:  # it tells of other connections only
+            if data_version != self._data_version:  # another connection has written
                 self._data_version, self._seen_revision = data_version, self._revision()
         return self._seen_revision
 
@@ -250,7 +251,7 @@ class _Entries:
 def _open(path: PurePath, clock: BootClock) -> tuple[_Entries, _Entries, Leases]:
     with ExitStack() as opened:
         entries = opened.enter_context(closing(_Entries(path, clock)))
-        # A power cut may have taken the leases of entries that it left: nobody would notice.
+        # A power cut may have lost leases and kept their entries, which nobody else would notice.
         entries.transact([], [])
         watched = opened.enter_context(closing(_Entries(path, clock)))
         own_leases = opened.enter_context(closing(Leases(_leases_path(path), clock)))

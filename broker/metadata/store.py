@@ -1,26 +1,26 @@
-"""What the broker needs of a metadata store: a small map of keys that changes by transaction.
+"""The interface of a metadata store: a small map of keys that changes by transaction.
 
-Keys are text with `/` between their parts, values are bytes that the store does not look into.
-Every transaction that writes gets the next revision, and the entries it wrote carry it. A
-transaction names the revisions that it was planned upon; if one of them has moved, nothing at all
-is written. This is the only means by which two brokers, or an old and a new controller, exclude
-each other, so it is never weakened to a check before the write.
+Keys are text with `/` between their parts; values are bytes that the store does not interpret.
+Every transaction that writes gets the next revision, and its entries carry it. A transaction names
+the revisions that it was planned on; if one of them has changed, nothing is written. Only this
+comparison excludes two brokers, or an old and a new controller, from each other; so it is part of
+the write, never a check before it.
 
-Liveness is a lease: it ends when it was not renewed for its time to live, and the entries that were
-written with it vanish with it, in one transaction with a revision of its own. The store counts from
-when it did the renewal; the holder must count from when it asked for it, which is never later. That
-belief serves the holder to stop in good time. It permits no write: a holder that was stopped and
-goes on is refused by the comparison, or by `LeaseLost`, whatever it believes.
+A broker's liveness is a lease. The lease ends if it is not renewed for its time to live. The
+entries written with it are then removed, in one transaction with a revision of its own. The store
+counts from the renewal; the holder must count from the moment it asked for it, which is never
+later. So the holder knows in time when to stop. That knowledge permits no write: a holder that was
+stopped and goes on is refused by the comparison, or by `LeaseLost`.
 
-The stores under this interface (memory, SQLite, etcd) share one contract suite. Semantics of topics
-and brokers live above, once, in `broker.controller`.
+All stores (memory, SQLite, etcd) pass one contract suite. What the entries mean is known only to
+`broker.controller`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-ABSENT: Final = 0  # the revision that an absent key is compared with
+ABSENT: Final = 0  # in `Compare`: the key does not exist
 NO_LEASE: Final = 0  # of an entry that stays until it is deleted
 
 
@@ -33,11 +33,11 @@ class StoreUnavailable(StoreError):
 
 
 class TransactionTooLarge(StoreError):
-    """The store takes less at once; nothing was written. A part of it may well be taken."""
+    """The transaction is too large; nothing was written. A smaller one may succeed."""
 
 
 class LeaseLost(Exception):
-    """The lease has ended, and all that was written with it is gone: get another one."""
+    """The lease has ended, and the entries written with it are gone: get another one."""
 
 
 class Entry(NamedTuple):
@@ -48,14 +48,14 @@ class Entry(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """Demands that `key` is still at `revision`; `ABSENT`: that there is no such key."""
+    """Requires that `key` is still at `revision`; `ABSENT`: that it does not exist."""
 
     key: str
     revision: int
 
 
 class Put(NamedTuple):
-    """Writes a key, whether it is there or not; from now on it lives as long as `lease` does."""
+    """Writes a key, whether it exists or not. The entry is removed when `lease` ends."""
 
     key: str
     value: bytes
@@ -63,13 +63,13 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Removes a key; no error if it is not there."""
+    """Removes a key; no error if it does not exist."""
 
     key: str
 
 
 class Lease(NamedTuple):
-    """A promise of `ttl_s` seconds from the last renewal. Ids are never used twice."""
+    """A lease of `ttl_s` seconds from the last renewal. Ids are never used twice."""
 
     id: int
     ttl_s: float
@@ -92,18 +92,19 @@ class TransactionOutcome:
 
 
 class MetadataStore(Protocol):
-    """Durable unless it says otherwise: what succeeded is there after a crash of the machine.
+    """The store. Unless an implementation says otherwise, a transaction that succeeded survives a
+    crash of the machine.
 
-    Every call raises `StoreUnavailable` if the store did not answer for about a second, and may
-    take longer than that: who needs an answer by some time cancels the call then. A cancelled
-    call was made or not.
+    Every call raises `StoreUnavailable` if the store did not answer for about a second, but it may
+    take longer than that: a caller that needs an answer by some time cancels the call then. After
+    a cancellation it is open whether the call was executed.
     """
 
     async def get(self, prefix: str) -> Snapshot:
-        """The entries whose keys begin with `prefix`. Raises `StoreError`.
+        """Return the entries whose keys begin with `prefix`. Raises `StoreError`.
 
-        An entry whose lease has just ended may still be among them; never one that a transaction
-        or a watch has already seen gone.
+        An entry whose lease has just ended may still be among them, but not after a transaction or
+        a watch did not find it.
         """
 
     async def transact(
@@ -111,29 +112,29 @@ class MetadataStore(Protocol):
     ) -> TransactionOutcome:
         """Make all `writes` if every comparison holds, else none.
 
-        Entries whose lease has ended are gone before anything is compared. Raises `StoreError`,
-        `TransactionTooLarge`, and `LeaseLost` if a lease that it names has ended; then nothing is
+        Entries whose lease has ended are removed before anything is compared. Raises `StoreError`,
+        `TransactionTooLarge`, and `LeaseLost` if a lease of `writes` has ended; then nothing is
         written. No key may be written twice in one transaction.
         """
 
     async def watch(self, prefix: str, after: int) -> Snapshot:
         """Wait until the store's revision is above `after`, then return what `get` would.
 
-        It is the state that is told, not the changes: who comes late misses steps, never the
-        result. What changed need not lie under `prefix`. Raises `StoreError`.
+        The result is the state, not the changes: a late caller misses intermediate states, never
+        the last one. The change need not be under `prefix`. Raises `StoreError`.
         """
 
     async def grant(self, ttl_s: float) -> Lease:
-        """A new lease that ends `ttl_s` seconds from now unless it is renewed.
+        """Make a lease that ends `ttl_s` seconds from now unless it is renewed.
 
         Raises `StoreError`.
         """
 
     async def renew(self, lease_id: int) -> None:
-        """Let a lease live for its full time again. Raises `LeaseLost`, `StoreError`."""
+        """Extend a lease to its full time from now. Raises `LeaseLost`, `StoreError`."""
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease now; no error if it has ended. Raises `StoreError`."""
 
     async def close(self) -> None:
-        """Give up the store, but no lease; may be called twice."""
+        """Close the store; its leases stay. May be called twice."""
