@@ -198,7 +198,7 @@ class EtcdStore:
             attempt, is_in_doubt = self._next_attempt(), False
 
     async def _check_leases(self, writes: Sequence[Put | Delete]) -> None:
-        """Raise `LeaseLost` if a lease has ended, which etcd checks only if the comparisons hold."""
+        """Raise `LeaseLost` if a lease has ended: etcd checks only if the comparisons hold."""
         for lease_id in {write.lease for write in writes if isinstance(write, Put)} - {NO_LEASE}:
             answer = await self._gateway.call("lease/timetolive", {"ID": str(lease_id)})
             if int(answer.get("TTL", 0)) < 0:
