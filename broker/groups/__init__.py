@@ -1,1 +1,1 @@
-"""Consumer groups: who is in one, who reads what, and how far they are."""
+"""Consumer groups: their members, assignments and committed offsets."""

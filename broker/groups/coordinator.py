@@ -1,16 +1,16 @@
-"""The group coordinator of a broker: keeper of groups whose offsets partition the broker leads.
+"""The group coordinator of a broker, for the groups whose offsets partition this broker leads.
 
     handlers -> serving(group) -> Shard, GroupRegistry -> Group    plain calls, which never wait
-    run      -> follows the partitions here, starts serving, ticks groups, drops what expired
+    run      -> follows the partitions here, starts serving, ticks groups, removes what expired
 
-A request first replays a chunk of what is committed and not replayed yet. After a write it waits in
-the purgatory, under the partition's name, until the record is replayed. So only the shard itself is
-on the path of a commit. `run` does the rest. It wakes when roles change, when the high watermark of
-a partition that it waits for moves, or when a group has something to do; and every second anyway,
-so that followers keep their tables up to date.
+A request first replays a chunk of the committed records that are not replayed yet. After a write it
+is parked in the purgatory, under the partition's name, until the record is replayed. So a commit
+needs only its shard. `run` does the rest. It wakes when roles change, when the high watermark of a
+partition that it waits for moves, or when a group is due; and every second, so that followers keep
+their tables up to date.
 
-`Services` has one coordinator. Handlers and `run` are in one loop, and no change of a shard is
-interrupted by a wait.
+`Services` has one coordinator. Handlers and `run` share one loop, and no change of a shard waits in
+its middle.
 """
 
 import logging
@@ -47,14 +47,14 @@ PUT_OUT: Final = frozenset(
 
 
 class Serving(NamedTuple):
-    """A shard that is served here, and the registry of its live groups."""
+    """A shard that this broker serves, and the registry of its live groups."""
 
     shard: Shard
     registry: GroupRegistry
 
 
 class KeptGroup(NamedTuple):
-    """A group now: how many members it has, and what it has committed."""
+    """A group as metrics show it: the number of its members, and its committed offsets."""
 
     group_id: str
     members: int
@@ -73,8 +73,8 @@ class Coordinator:
         may_decide_alone: Callable[[float], bool],
         rng: Random,
     ) -> None:
-        """`wall_ms` is the wall clock. `may_decide_alone` says whether this broker's session with
-        the cluster is sure to last at a time of trio's clock. `rng` makes members' ids."""
+        """`wall_ms` is the wall clock. `may_decide_alone` says whether, at a time of trio's clock,
+        no other broker can have replaced this one. `rng` makes members' ids."""
         self._config = config
         self._replicas = replicas
         self._purgatory = purgatory
@@ -95,24 +95,24 @@ class Coordinator:
 
     @property
     def has_topic(self) -> bool:
-        """Whether the offsets topic is known here."""
+        """Whether the image has the offsets topic."""
         return OFFSETS_TOPIC in self._replicas.image.topics
 
     def keeper(self, group_id: str) -> BrokerImage | None:
-        """The live broker that keeps a group, as far as is known here."""
+        """Return the live broker that coordinates a group, by this broker's image."""
         image = self._replicas.image
         name = self._name_of(group_id)
         partition = None if name is None else image.partition(name)
         return None if partition is None else image.brokers.get(partition.leader)
 
     def leads(self, group_id: str) -> bool:
-        """Whether this broker has been told to lead the partition that keeps a group."""
+        """Whether the controller has told this broker to lead the partition of a group."""
         name = self._name_of(group_id)
         partition = None if name is None else self._replicas.get(name)
         return partition is not None and partition.is_leader
 
     def serving(self, group_id: str, now: float) -> Serving:
-        """Where a group is kept, if that is here and ready (GRP-01).
+        """Return the shard and the registry of a group, if this broker coordinates it (GRP-01).
 
         Raises `Refused`: INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE before there is an offsets
         topic, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
@@ -132,11 +132,11 @@ class Coordinator:
         raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{name} is being read")
 
     def check_session(self, shard: Shard, now: float) -> None:
-        """Raise `Refused` unless nobody else can keep the groups of a shard: the session lasts, and
-        it is the one in which this broker was told that it leads.
+        """Raise `Refused` unless this broker is surely the only coordinator of a shard: its session
+        lasts, and it was told in this session that it leads.
 
-        For who only reads: what is written is safe without, since no in-sync set confirms it but
-        the newest leader's.
+        Only requests that read need this. A write is safe without it, since the in-sync replicas
+        confirm records of the newest leader only.
         """
         self._check_session(shard.partition.topic_partition, now)
 
@@ -151,9 +151,9 @@ class Coordinator:
     def check_heartbeat(self, group_id: str, now: float) -> GroupRegistry | None:
         """Return the registry that keeps a member alive; None while the coordinator loads it.
 
-        Raises `Refused` as `serving` does. While it loads, a member is kept only by a coordinator
-        that nobody can have replaced, and only where what it loads can be read: a member that
-        nobody else can put out loses nothing however long the load takes.
+        Raises `Refused` as `serving` does. While the coordinator loads, it keeps members alive only
+        if it surely was not replaced and its log can be read. Then no other broker can remove the
+        member, so the member loses nothing however long the load takes.
         """
         try:
             return self.serving(group_id, now).registry
@@ -168,8 +168,9 @@ class Coordinator:
             return None
 
     def sure_error(self, group_id: str, error: int, now: float) -> ErrorCode:
-        """Return what a member is answered where its group says `error`: it is put out only by a
-        coordinator that nobody can have replaced, for it may have joined at the next one."""
+        """Return the answer for a member whose group answers `error`. Only a coordinator that
+        surely was not replaced may tell a member that it is removed: the member may have joined at
+        the next one."""
         name = self._name_of(group_id)
         if error in PUT_OUT and name is not None:
             try:
@@ -179,7 +180,7 @@ class Coordinator:
         return ErrorCode(error)
 
     def all_serving(self, now: float) -> tuple[list[Serving], bool]:
-        """All that is served here, and whether there is more that is still being read."""
+        """Return all that this broker serves, and whether it still loads more."""
         self._find_shards(now)
         found = []
         is_loading = False
@@ -191,11 +192,11 @@ class Coordinator:
         return found, is_loading
 
     def append(self, shard: Shard, records: list[tuple[Key, Value | None]], now: float) -> int:
-        """Write for groups of a shard; see `Shard.append`."""
+        """Append records for groups of a shard; see `Shard.append`."""
         return shard.append(records, now, self._wall_ms())
 
     def drop(self, shard: Shard, keys: list[Key], now: float) -> int:
-        """Write tombstones for these keys, at least one; as `append`."""
+        """Append tombstones for these keys, at least one; as `append`."""
         end = shard.replayed_end
         for first in range(0, len(keys), TOMBSTONES_PER_BATCH):
             batch = keys[first : first + TOMBSTONES_PER_BATCH]
@@ -203,21 +204,21 @@ class Coordinator:
         return end
 
     def fresh_id(self, prefix: str) -> str:
-        """A member's id that nobody ever had, which begins with what the member says of itself."""
+        """Return a new id for a member, which begins with `prefix`: its client or instance id."""
         return f"{prefix}-{UUID(int=self._rng.getrandbits(128), version=4)}"
 
     def review(self) -> None:
-        """A group may wait for something else than before: `run` is to look for what."""
+        """Have `run` look at a group again, because the group may wait for something else."""
         self._is_to_review = True
         self._purgatory.notify(self)
 
     def statistics(self) -> tuple[int, int]:
-        """How many groups and how many offsets are kept here."""
+        """Return how many groups and how many offsets this broker coordinates."""
         counts = [shard.table.statistics() for shard in self._shards.values() if shard.registry]
         return sum(groups for groups, _ in counts), sum(offsets for _, offsets in counts)
 
     def groups_kept(self) -> Iterator[KeptGroup]:
-        """Every group that is kept here, one after another; whoever asks may wait in between."""
+        """Yield every group that this broker coordinates. The caller may wait between two."""
         for shard in list(self._shards.values()):
             for group_id in list(shard.table.group_ids):
                 if shard.registry is None:
@@ -235,7 +236,7 @@ class Coordinator:
     # -- the task
 
     async def run(self) -> None:
-        """Follow the partitions that are here, and keep the groups of those that are led."""
+        """Follow the partitions on this broker, and serve the groups of those that it leads."""
         retention_s = self._config.offsets_retention_check_interval_ms / 1000
         self._retention_at = trio.current_time() + retention_s
         while True:
@@ -249,7 +250,7 @@ class Coordinator:
             await self._wait()
 
     def _find_shards(self, now: float) -> None:
-        """Know the replicas of the offsets topic that are here."""
+        """Update the shards from the replicas of the offsets topic on this broker."""
         topic = self._replicas.image.topics.get(OFFSETS_TOPIC)
         names = [] if topic is None else range(len(topic.partitions))
         for name in (TopicPartition(OFFSETS_TOPIC, number) for number in names):
@@ -261,13 +262,13 @@ class Coordinator:
                 self._shards[name] = Shard(partition, self._replicas.append)
 
     async def _advance(self, name: TopicPartition, shard: Shard) -> None:
-        """Replay all that is committed, start serving if possible, and do what is due."""
+        """Replay committed records, start serving if possible, and do what is due."""
         if shard.catch_up(trio.current_time()):
             is_behind = True
             while is_behind:
                 await trio.lowlevel.checkpoint()
                 is_behind = shard.catch_up(trio.current_time())
-            self._purgatory.notify(name)  # who waits had no chance to see all of it
+            self._purgatory.notify(name)  # a waiting request cannot have seen all of it
         if shard.registry is None and shard.may_serve:
             await self._start_serving(shard)
         if shard.registry is not None:
@@ -308,7 +309,7 @@ class Coordinator:
         )
 
     async def _wait(self) -> None:
-        """Until there is something to do."""
+        """Wait until there is something to do."""
         self._is_to_review = False
         shards = self._shards.items()
         names = [name for name, shard in shards if _is_watched(shard)]
@@ -327,8 +328,8 @@ class Coordinator:
     # -- what goes
 
     async def _drop_expired(self) -> None:
-        """Write tombstones for what nobody asked for during the retention (GRP-15), and for the
-        offsets of topics that are gone."""
+        """Append tombstones for offsets and groups that were not used during the retention
+        (GRP-15), and for the offsets of deleted topics."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         oldest_ms = self._wall_ms() - retention_ms
         for shard in list(self._shards.values()):
@@ -344,18 +345,19 @@ class Coordinator:
             self._drop_gone(shard)
 
     def _drop_gone(self, shard: Shard) -> None:
-        """Write tombstones for the offsets of topics that are no more."""
+        """Append tombstones for the offsets of deleted topics."""
         if self._replicas.is_ready:
             gone = set(shard.table.topics) - self._replicas.image.topics.keys()
             self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
 
     def forget_topic(self, topic: str, now: float) -> None:
-        """A topic is no more, or another one of its name: offsets say nothing about that one."""
+        """Expire the offsets of a topic that was deleted, or created again."""
         for shard in self._shards.values():
             self._try_drop(shard, shard.table.of_topics((topic,)), now)
 
     def _try_drop(self, shard: Shard, keys: Iterable[Key], now: float) -> None:
-        """Write tombstones where it is served; what cannot be written now is looked at again."""
+        """Append tombstones to a shard that is served. If that fails, the next expiry tries
+        again."""
         dropped = list(keys)
         if not dropped or shard.registry is None:
             return
@@ -366,11 +368,11 @@ class Coordinator:
 
 
 def _is_watched(shard: Shard) -> bool:
-    """Whether `run` must see at once how far a partition is committed."""
+    """Whether `run` must notice each advance of a partition's high watermark."""
     return shard.registry.is_writing if shard.registry is not None else shard.leader is not None
 
 
 def check_group_id(group_id: str) -> None:
-    """Raise `Refused` (INVALID_GROUP_ID) for a name that no record can hold, or none."""
+    """Raise `Refused` (INVALID_GROUP_ID) if a group id is empty or too long for a record."""
     if not group_id or not is_storable(group_id):
         raise Refused(ErrorCode.INVALID_GROUP_ID, "a group id has 1 to 32767 bytes")

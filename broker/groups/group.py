@@ -1,29 +1,29 @@
-"""One consumer group as a pure state machine: members, generations, who is told what and when.
+"""One consumer group as a pure state machine: members, generations, and the answers to requests.
 
     JOIN        registers a member; its ticket is answered when all have joined: a new generation
-    SYNC        the leader's carries everybody's part; answered when that is stored
-    HEARTBEAT   keeps the session, and says that the group rebalances
-    LEAVE       takes a member out at once
+    SYNC        the leader's carries all assignments; answered when these are stored
+    HEARTBEAT   renews the member's session, and tells it that the group rebalances
+    LEAVE       removes a member at once
 
-Nothing waits in here. A JOIN or SYNC gives a `Ticket`; what time brings is done by `tick(now)`,
-next at `deadline`; what must be stored comes from `pop_writes`, and the caller says `written` or
-`not_written` for each, in their order. After any call tickets may have been answered.
+Nothing waits in here. A JOIN or SYNC returns a `Ticket`; `tick(now)` does what is due, next at
+`deadline`. The caller appends what `pop_writes` returns, and reports `written` or `not_written` for
+each, in their order. After any call tickets may have been answered.
 
-Stored is what others may rely on: the assignment of a generation before any SYNC of it is answered,
-a static member's new id before its JOIN is, and that the group became empty. All else may be lost
-with the coordinator: members then join again. A stored generation begins in a new coordinator as
-Stable, with all sessions anew.
+The group stores what others may rely on: the assignment of a generation before any SYNC of it is
+answered, a static member's new id before its JOIN is, and that the group became empty. Everything
+else may be lost with the coordinator: members then join again. A stored generation begins in a new
+coordinator as Stable, with all sessions renewed.
 
-Why a generation that was lost may be counted again. A member owns partitions in a generation only
-by the answer to a SYNC, and that is given only after the record of the generation is committed,
-which every later coordinator reads before it serves (unless its partition loses what was committed,
-by an unclean election or with its only disk). So a generation above the last committed one has no
-owners, however many members were told of its number, and a coordinator that counts from the last
-committed one gives each number owners once. Who still holds such a number from the lost coordinator
+A generation's number may be used again after it was lost. A member owns partitions in a generation
+only by the answer to a SYNC, which comes after the generation's record is committed. Every later
+coordinator reads that record before it serves (unless the partition loses committed records, by an
+unclean election or with its only disk). So a generation above the last committed one has no owners,
+even if members were told its number, and a coordinator that counts from the last committed one
+gives each number owners only once. A member that still has such a number from the lost coordinator
 either joined again here, as every member of a completed generation did, or is not a member. A
-record that was in doubt (`not_written` by time-out, then committed after all) harms as little: here
-the group has moved on, and a later coordinator that begins with it answers every SYNC of its number
-from this one record.
+record in doubt (`not_written` by time-out, then committed after all) is harmless, too: here the
+group has moved on, and a later coordinator that begins with that record answers every SYNC of its
+number from it.
 """
 
 import logging
@@ -49,11 +49,11 @@ from minibroker.protocol.messages.groups import (
 )
 
 LOGGER = logging.getLogger(__name__)
-EMPTY_RETRY_S: Final = 1.0  # that a group is empty is written again after so long
+EMPTY_RETRY_S: Final = 1.0  # interval of further tries to write that a group is empty
 
 
 class Group:
-    """The group `group_id`, as `stored` says it was, or new. `now` is the trio clock's."""
+    """The group `group_id`, as `stored` has it, or new. `now` is the trio clock's."""
 
     def __init__(
         self, group_id: str, limits: GroupLimits, stored: GroupMetadata | None, now: float
@@ -65,7 +65,7 @@ class Group:
         self._join_ends = math.inf  # of PreparingRebalance
         self._initial_ends: float | None = None  # how far the first join phase may be extended
         self._unsynced: set[str] = set()  # members that did not SYNC in this generation
-        self._sync_ends = math.inf  # until when they may
+        self._sync_ends = math.inf  # their deadline
         self._outbox = Outbox()
         self._empty_again_at = math.inf
         self._died_of = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -75,10 +75,10 @@ class Group:
     def join(
         self, request: JoinGroupRequest, client: Client, fresh_id: str, now: float
     ) -> Ticket[JoinGroupResponse]:
-        """Register a member. `fresh_id` is its id if it has none; it must never have been used.
+        """Register a member. `fresh_id` becomes its id if it has none; it was never used before.
 
-        GRP-12. A member that repeats its join (the answer was lost) gets the running generation
-        again; only a leader that joins a stable group means something by it.
+        GRP-12. A member that repeats its join, because the answer was lost, gets the running
+        generation again. Only the join of a stable group's leader starts a rebalance then.
         """
         ticket: Ticket[JoinGroupResponse] = Ticket()
         is_dead = self.state is State.DEAD
@@ -106,7 +106,7 @@ class Group:
         return ticket
 
     def sync(self, request: SyncGroupRequest, now: float) -> Ticket[SyncGroupResponse]:
-        """Ask for the member's part; the first SYNC of the leader decides everybody's."""
+        """Ask for a member's assignment. The leader's first SYNC brings those of all members."""
         ticket: Ticket[SyncGroupResponse] = Ticket()
         error = self._refusal(request)
         if not error and self.state is State.PREPARING_REBALANCE:
@@ -126,18 +126,19 @@ class Group:
         return ticket
 
     def heartbeat(self, request: HeartbeatRequest, now: float) -> ErrorCode:
-        """A member is alive (GRP-11)."""
+        """Renew a member's session (GRP-11), and return what the answer says."""
         return self._heard(request, HEARTBEAT, now)
 
     def check_commit(self, request: OffsetCommitRequest, now: float) -> ErrorCode:
-        """Whether these offsets may be committed (GRP-05, GRP-06); a member's keeps its session."""
+        """Return whether offsets may be committed (GRP-05, GRP-06); a member's commit renews its
+        session."""
         if request.generation < 0 and self.state is not State.DEAD:
             is_empty = self.state is State.EMPTY
             return ErrorCode.NONE if is_empty else ErrorCode.UNKNOWN_MEMBER_ID
         return self._heard(request, COMMIT, now)
 
     def leave(self, leaving: LeavingMember, now: float) -> ErrorCode:
-        """Take a member out: by its id, or a static one by its instance id alone."""
+        """Remove a member: by its id, or a static one by its instance id alone."""
         if self.state is State.DEAD:
             return self._died_of
         if self._members.forget(leaving.member_id):
@@ -152,13 +153,13 @@ class Group:
         return ErrorCode.NONE
 
     def delete(self, now: float) -> ErrorCode:
-        """End an empty group. The caller writes the tombstones, and drops it when that is settled:
-        from then on the log says whether there is such a group."""
+        """Delete an empty group. The caller appends the tombstones, and drops the group when their
+        result is known: from then on the log says whether the group exists."""
         if self.state is State.DEAD:
             return self._died_of
         if self.state is not State.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        if self._empty_again_at < math.inf:  # what is stored still has members
+        if self._empty_again_at < math.inf:  # the stored form still has members
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
         return ErrorCode.NONE
@@ -167,12 +168,12 @@ class Group:
 
     @property
     def deadline(self) -> float:
-        """When `tick` has something to do next; looks at every member."""
+        """When `tick` has something to do next. It looks at every member."""
         join_ends = self._join_ends if self.state is State.PREPARING_REBALANCE else math.inf
         return min(self._members.deadline, join_ends, self._sync_ends, self._empty_again_at)
 
     def tick(self, now: float) -> None:
-        """Do what is due: sessions that ended, phases whose time is over."""
+        """Do what is due: end expired sessions, and phases whose time is over."""
         gone = self._members.expired(now)
         if self._sync_ends <= now:
             gone += self._unsynced.difference(gone)
@@ -185,11 +186,11 @@ class Group:
             self._store_empty()
 
     def pop_writes(self) -> tuple[Write, ...]:
-        """What is to be appended now, in this order; each is given once."""
+        """Return the records to append now, in order; each is returned once."""
         return self._outbox.pop_new()
 
     def written(self, token: int, now: float) -> None:
-        """The record of a write is committed."""
+        """Handle that the record of a write is committed."""
         reason = self._outbox.complete(token)
         if isinstance(reason, Assigned):
             self._become(State.STABLE)
@@ -201,7 +202,7 @@ class Group:
             member.answer_join(self._members.joined(member), now)
 
     def not_written(self, token: int, error: ErrorCode, now: float) -> None:
-        """The record of a write is not committed, or not known to be; the members start over."""
+        """Handle that a record is not committed, or not known to be: the members join again."""
         reason = self._outbox.complete(token)
         if isinstance(reason, Assigned):
             # Clients of the classic protocol do not expect a time-out here.
@@ -213,7 +214,8 @@ class Group:
             self._empty_again_at = now + EMPTY_RETRY_S
 
     def close(self, error: ErrorCode, now: float) -> None:
-        """The coordinator moved: all that waits and all that is asked later answers `error`."""
+        """Answer all waiting and later requests with `error`: this broker is no longer the
+        coordinator."""
         self._died_of = error
         if self.state is not State.DEAD:
             self._become(State.DEAD)
@@ -228,21 +230,22 @@ class Group:
 
     @property
     def generation(self) -> int:
-        """Its newest generation, 0 before the first."""
+        """The newest generation's number, 0 before the first."""
         return self._members.generation
 
     @property
     def protocol_type(self) -> str:
-        """What kind of group it is, "" before its first member."""
+        """The type of its protocols, such as "consumer"; "" before its first member."""
         return self._members.protocol_type
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """Its members by id, to look at."""
+        """Its members by id, read-only."""
         return self._members.by_id
 
     def describe(self) -> DescribedGroup:
-        """The group for people; what its members read only while that is settled."""
+        """Describe the group for an administrator, with the members' subscriptions while it is
+        stable."""
         protocol = self._members.protocol if self.state is State.STABLE else None
         return DescribedGroup(
             self.group_id,
@@ -254,7 +257,7 @@ class Group:
         )
 
     def subscribes_to(self, topic: str) -> bool | None:
-        """Whether a member reads this topic, or wants to; None if their metadata does not say."""
+        """Whether a member subscribes to a topic; None if the members' metadata do not say."""
         return self._members.subscribes_to(topic)
 
     # -- members
@@ -262,10 +265,10 @@ class Group:
     def _refusal(
         self, request: HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
     ) -> ErrorCode:
-        """NONE if it comes from a member of this generation.
+        """Return NONE for a request of a member of this generation, else the error.
 
-        A static member of a later one, that was lost with its coordinator, got its id after the one
-        that is known here: nobody has taken its place.
+        A static member of a later generation, which was lost with its coordinator, got its id after
+        the one that is known here. So no other member has taken its place.
         """
         if self.state is State.DEAD:
             return self._died_of
@@ -296,7 +299,7 @@ class Group:
         self._complete_if_joined(now)
 
     def _replace(self, member: Member, fresh_id: str, now: float) -> None:
-        """A static member begins again: its place gets a new id, the old one is fenced."""
+        """Give a static member that began again a new id at its place; the old id is fenced."""
         old_id = member.member_id
         member.refuse(ErrorCode.FENCED_INSTANCE_ID, now)
         self._members.replace(member, fresh_id)
@@ -336,7 +339,7 @@ class Group:
         self.state = state
 
     def _prepare(self, now: float, told: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
-        """Everybody is to join again; syncs that wait are told so, or why."""
+        """Have all members join again, and answer waiting SYNCs with the reason."""
         is_first = self.state is State.EMPTY
         self._become(State.PREPARING_REBALANCE)
         for member in self._members:

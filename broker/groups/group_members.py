@@ -1,11 +1,11 @@
-"""Who belongs to a group, who may join it, and what its members agreed on.
+"""The members of a group: who may join, who has expired, and the protocol they agree on.
 
-The order of the members is that of their joining. No two have the same instance id, and there is
-always a protocol that all of them can do, because a join that would change this is refused. Ids
-that were given out count as members when it comes to the size of the group, and a join phase waits
-for them, until they run out.
+Members are in the order of their joining. No two have the same instance id, and all share at least
+one protocol, because a join that would change this is refused. Ids that were given out for a coming
+join count as members for the group's size limit, and a join phase waits for them until they expire.
 
-A generation is its number, the protocol and the leader: what the last completed join phase came to.
+A generation is its number, its protocol and its leader, as the last completed join phase chose
+them.
 """
 
 import math
@@ -17,11 +17,11 @@ from minibroker.broker.groups.records import GroupMetadata, is_storable
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import JoinedMember, JoinGroupRequest, JoinGroupResponse
 
-NAME_CHARS_MAX: Final = 249  # of an instance, a protocol and its type; as a topic's
+NAME_CHARS_MAX: Final = 249  # of an instance id, a protocol and its type; as for a topic's name
 
 
 class GroupLimits(NamedTuple):
-    """What the broker's configuration allows a group."""
+    """The limits for a group, from the broker's configuration."""
 
     session_timeout_ms_min: int
     session_timeout_ms_max: int
@@ -63,23 +63,24 @@ class GroupMembers:
 
     @property
     def by_id(self) -> Mapping[str, Member]:
-        """The members, to look at."""
+        """The members by id, read-only."""
         return self._members
 
     # -- who is it
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """The member of this id, or else the static one of this instance."""
+        """Return the member of this id, or else the static one of this instance id."""
         return self._members.get(member_id) or self.static(instance_id)
 
     def static(self, instance_id: str | None) -> Member | None:
-        """The static member of an instance."""
+        """Return the static member of an instance id."""
         if instance_id is None:
             return None
         return next((each for each in self if each.instance_id == instance_id), None)
 
     def unknown(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if it is a member; one whose instance has begun again is told so."""
+        """Return NONE if the id is a member's; for the old id of a static member say that it is
+        fenced."""
         member = self._members.get(member_id)
         if member is not None and instance_id in (None, member.instance_id):
             return ErrorCode.NONE
@@ -87,7 +88,7 @@ class GroupMembers:
         return ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID
 
     def refusal(self, request: JoinGroupRequest, limits: GroupLimits) -> ErrorCode:
-        """Why this join cannot be (GRP-12), or NONE."""
+        """Return why a join is refused (GRP-12), or NONE."""
         instance_id = request.instance_id
         if not request.group_id or not is_storable(request.group_id):
             return ErrorCode.INVALID_GROUP_ID
@@ -119,32 +120,32 @@ class GroupMembers:
         return is_of_type and not set(names).isdisjoint(_shared(others))
 
     def is_led_by(self, member: Member) -> bool:
-        """Whether this member assigns."""
+        """Whether this member is the leader, which assigns."""
         return member.member_id == self.leader
 
     # -- who comes and goes
 
     def expect(self, member_id: str, until: float) -> None:
-        """This id was given to somebody who is to join with it."""
+        """Record an id that was given out for a coming join."""
         self._pending[member_id] = until
 
     def forget(self, member_id: str) -> bool:
-        """Whether this id was expected; it no longer is."""
+        """Remove an expected id; return whether it was expected."""
         return self._pending.pop(member_id, None) is not None
 
     def add(self, member_id: str, request: JoinGroupRequest, client: Client) -> Member:
-        """A new member."""
+        """Add a new member."""
         self._pending.pop(member_id, None)
         self.protocol_type = request.protocol_type
         self._members[member_id] = member = Member(member_id, request, client)
         return member
 
     def rejoin(self, member: Member, request: JoinGroupRequest, client: Client) -> bool:
-        """A member joins again; whether it wants what it has in this generation.
+        """Handle a member's second join; return whether it wants what it has in this generation.
 
-        One that runs says so by the same bytes. One that has begun again (without an id) cannot
-        say what it holds, as it did before; if it is a consumer, its topics tell. Not if it was to
-        let go of partitions: it has, and cannot join once more to say so.
+        A member that runs says so by sending the same bytes. One that has begun again (without an
+        id) cannot say what it holds; of a consumer, the topics are compared. The result is False
+        for one that was to give up partitions: it has done so, and joins to say it.
         """
         protocol, names = self.protocol or "", list(member.protocols)
         began_again = not request.member_id and self.protocol_type == CONSUMER
@@ -157,20 +158,21 @@ class GroupMembers:
         return is_same and (names == list(member.protocols) or self._choose_protocol() == protocol)
 
     def remove(self, member_id: str) -> Member:
-        """A member is out."""
+        """Remove a member."""
         return self._members.pop(member_id)
 
     def replace(self, member: Member, fresh_id: str) -> None:
-        """A member has another id from now on, at the same place."""
+        """Give a member another id, at the same place."""
         if self.leader == member.member_id:
             self.leader = fresh_id
         member.member_id = fresh_id
         self._members = {each.member_id: each for each in self}
 
     def next_generation(self) -> None:
-        """The join phase is over: who did not join is out (GRP-13), the others have agreed.
+        """End the join phase: remove the members that did not join (GRP-13), and begin a
+        generation.
 
-        The member that is longest there leads, and so goes on leading until it goes.
+        The oldest member becomes the leader, and stays it until it leaves.
         """
         self._members = {name: each for name, each in self._members.items() if each.join}
         self.generation += 1
@@ -178,7 +180,7 @@ class GroupMembers:
         self.leader = next(iter(self._members), None)
 
     def clear(self) -> None:
-        """Nobody is left."""
+        """Remove all members."""
         self._members.clear()
         self._pending.clear()
 
@@ -186,12 +188,13 @@ class GroupMembers:
 
     @property
     def deadline(self) -> float:
-        """When somebody expires next."""
+        """When the next member or expected id expires."""
         sessions = (member.expires_at for member in self)
         return min(min(sessions, default=math.inf), min(self._pending.values(), default=math.inf))
 
     def expired(self, now: float) -> list[str]:
-        """Members whose session has ended (GRP-11); ids that ran out are forgotten."""
+        """Return members whose session has ended (GRP-11); forget expected ids that have
+        expired."""
         self._pending = {name: until for name, until in self._pending.items() if until > now}
         return [member.member_id for member in self if member.expires_at <= now]
 
@@ -199,18 +202,18 @@ class GroupMembers:
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether a join phase waits for nobody."""
+        """Whether a join phase is complete."""
         return not self._pending and all(member.join is not None for member in self)
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """How long the slowest of them may take to join."""
+        """The longest rebalance time-out of the members, in seconds."""
         return max((member.rebalance_timeout_ms for member in self), default=0) / 1000
 
     def _choose_protocol(self) -> str:
-        """The one that most members prefer among those that all share.
+        """Return the protocol that most members prefer among those that all share.
 
-        Of two preferred alike, the first in the order of the member that is longest there.
+        Of two with as many votes it is the first in the oldest member's order.
         """
         votes = dict.fromkeys(_shared(list(self)), 0)
         assert votes, "a join that shares no protocol with the others is refused"
@@ -219,7 +222,7 @@ class GroupMembers:
         return max(votes, key=votes.__getitem__)
 
     def joined(self, member: Member) -> JoinGroupResponse:
-        """What a member is told of the generation; its leader of everybody."""
+        """Return a member's answer to JOIN: the generation, and for the leader all members."""
         assert self.protocol is not None
         known: tuple[JoinedMember, ...] = ()
         if self.is_led_by(member):
@@ -236,7 +239,7 @@ class GroupMembers:
         )
 
     def stored(self, parts: Mapping[str, bytes]) -> GroupMetadata:
-        """The generation as a record says it, with these parts for its members."""
+        """Return the record of the generation, with these assignments."""
         members = tuple(
             each.stored(self.protocol or "", parts.get(each.member_id, b"")) for each in self
         )
@@ -245,7 +248,7 @@ class GroupMembers:
         )
 
     def subscribes_to(self, topic: str) -> bool | None:
-        """Whether a member wants to read this topic; None if their metadata does not say."""
+        """Whether a member subscribes to a topic; None if the members' metadata do not say."""
         if self._members and self.protocol_type != CONSUMER:
             return None
         wanted = [member.topics() for member in self]

@@ -1,9 +1,9 @@
-"""A member of a group, and what it waits for.
+"""A member of a group, and its waiting requests.
 
-A member's JOIN and SYNC wait at their coordinator. Each is a `Ticket`: whoever asked keeps it and
-looks at its `answer`, and the member keeps the newest of each kind. A request that was sent again,
-perhaps over another connection, so takes the place of the older one, which is refused at once.
-A member that has a ticket open does not expire: it waits for us, not we for it.
+The coordinator parks a member's JOIN and SYNC. Each has a `Ticket`: the handler waits for its
+`answer`, and the member keeps the newest ticket of each kind. So a request that the client sent
+again, perhaps over another connection, takes the place of the older one, which is refused at once.
+A member with an open ticket does not expire, because it waits for the coordinator.
 """
 
 import math
@@ -21,13 +21,13 @@ from minibroker.protocol.messages.groups import (
 from minibroker.protocol.subscription import decode_assignment, decode_subscription
 
 CONSUMER: Final = "consumer"  # the protocol type whose metadata is a `Subscription`
-CLIENT_CHARS_MAX: Final = 255  # of what is kept of a client's name for itself
+CLIENT_CHARS_MAX: Final = 255  # how much is kept of a client's id
 
 Answer = TypeVar("Answer", JoinGroupResponse, SyncGroupResponse)
 
 
 class Ticket(Generic[Answer]):
-    """A request that waits until `answer` is there."""
+    """A request that waits until it has an `answer`."""
 
     __slots__ = ("answer",)
 
@@ -36,14 +36,15 @@ class Ticket(Generic[Answer]):
 
 
 class Client(NamedTuple):
-    """Who sent a request: what it calls itself, and its address. Told to people, never compared."""
+    """The client of a request: its id and its address. They are shown, never compared."""
 
     client_id: str
     host: str
 
 
 class Member:
-    """One member. `protocols` in its order of preference; times in seconds of the trio clock."""
+    """One member. `protocols` is in its order of preference; times are seconds of the trio
+    clock."""
 
     __slots__ = (
         "assignment",
@@ -68,7 +69,7 @@ class Member:
         self.update(request, client)
 
     def update(self, request: JoinGroupRequest, client: Client) -> None:
-        """Take over what a join says."""
+        """Update the member from its new join."""
         self.client = Client(client.client_id[:CLIENT_CHARS_MAX], client.host[:CLIENT_CHARS_MAX])
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = max(0, min(request.rebalance_timeout_ms, INT32_MAX))
@@ -76,7 +77,7 @@ class Member:
 
     @classmethod
     def from_stored(cls, stored: StoredMember, protocol: str, now: float) -> "Member":
-        """The member of a stored generation; its session begins anew."""
+        """Make the member of a stored generation; its session begins anew."""
         member = cls.__new__(cls)
         member.member_id = stored.member_id
         member.instance_id = stored.instance_id
@@ -90,7 +91,7 @@ class Member:
         return member
 
     def stored(self, protocol: str, assignment: bytes) -> StoredMember:
-        """The member as a record of its group says it."""
+        """Return the member as the group's record has it."""
         return StoredMember(
             self.member_id,
             self.instance_id,
@@ -103,7 +104,8 @@ class Member:
         )
 
     def described(self, protocol: str | None) -> MemberDescription:
-        """The member as people are told of it; with what it reads only if a protocol is given."""
+        """Describe the member for an administrator; with its subscription if a protocol is
+        given."""
         return MemberDescription(
             self.member_id,
             self.instance_id,
@@ -114,33 +116,34 @@ class Member:
         )
 
     def renew(self, now: float) -> None:
-        """It was heard of (GRP-11)."""
+        """Renew the session: the coordinator heard the member (GRP-11)."""
         self.session_ends = now + self.session_timeout_ms / 1000
 
     @property
     def expires_at(self) -> float:
-        """When it is given up; never while it waits for an answer."""
+        """When the session ends; never while a request of the member waits."""
         return self.session_ends if self.join is None and self.sync is None else math.inf
 
     def answer_join(self, response: JoinGroupResponse, now: float) -> None:
-        """Answer the join that waits, if one does; from now on the member is to speak."""
+        """Answer the waiting JOIN, if there is one, and renew the session."""
         if self.join is not None:
             self.join.answer, self.join = response, None
             self.renew(now)
 
     def answer_sync(self, response: SyncGroupResponse, now: float) -> None:
-        """Answer the sync that waits, if one does; from now on the member is to speak."""
+        """Answer the waiting SYNC, if there is one, and renew the session."""
         if self.sync is not None:
             self.sync.answer, self.sync = response, None
             self.renew(now)
 
     def refuse(self, error: ErrorCode, now: float) -> None:
-        """Answer all that waits with an error."""
+        """Answer all waiting requests with an error."""
         self.answer_join(JoinGroupResponse(error, member_id=self.member_id), now)
         self.answer_sync(SyncGroupResponse(error), now)
 
     def topics(self) -> set[str] | None:
-        """What it subscribes to, if its metadata is that of consumers and can be read."""
+        """The topics it subscribes to; None if its metadata are not a consumer's or cannot be
+        read."""
         try:
             read = [decode_subscription(data) for data in self.protocols.values()]
         except ProtocolError:
@@ -148,8 +151,8 @@ class Member:
         return {topic for subscription in read for topic in subscription.topics}
 
     def is_letting_go(self, protocol: str) -> bool:
-        """Whether it came with partitions that are not in its part: it is to give them up, and to
-        join again to say so, before anybody else gets them (cooperative)."""
+        """Whether it joined with partitions that are not in its assignment. It is to give them up
+        and to join again, before another member gets them (cooperative rebalancing)."""
         try:
             owned = decode_subscription(self.protocols.get(protocol, b"")).owned
             return not set(owned).issubset(decode_assignment(self.assignment).partitions)
@@ -158,7 +161,8 @@ class Member:
 
 
 def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
-    """Metadata by protocol, in the order of preference; of two of one name the first counts."""
+    """Return the metadata by protocol, in the order of preference; of two with one name the
+    first."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, protocol.metadata)

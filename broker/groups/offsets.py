@@ -1,17 +1,17 @@
-"""What one partition of the offsets topic says: committed offsets, and groups as they are now.
+"""The contents of one partition of the offsets topic: committed offsets and stored groups.
 
-THE RULE of a coordinator: this table changes by the replay of committed records and by nothing
-else, in the same way when a new leader loads its partition, at run time and at a follower. So a
-commit counts when its record has been replayed, and whoever leads next knows all that was told.
+THE RULE of a coordinator: only the replay of committed records changes this table. That holds when
+a new leader loads its partition, at run time, and on a follower. So a commit counts when its record
+has been replayed, and every later leader knows all that clients were told.
 
-Beside it the table keeps what is on its way: its record is in the log, and not known to be
-committed. It is noted when it is appended, and forgotten when it is replayed or when the term
-ends in which it was appended.
+The table also keeps the keys of pending records, which are in the log but not known to be
+committed. A key is added when its record is appended, and removed when the record is replayed or
+when the leader's epoch ends.
 
-Expiry (GRP-15) says what to write, not what to forget: the tombstones come back as records. The
-offsets of a group that has had members count from the moment in which it became empty, or from
-their own commit if that was later (Kafka would drop an offset that somebody set for an empty group
-a moment ago); those of a group that never had any, from their own commit.
+Expiry (GRP-15) returns which tombstones to write, and removes nothing: the tombstones come back as
+records. The offsets of a group that has had members expire after the time at which it became empty,
+or after their own commit if that was later (Kafka would drop an offset that was set for an empty
+group a moment ago). The offsets of a group that never had members expire after their own commit.
 """
 
 from collections import Counter
@@ -41,13 +41,13 @@ class OffsetTable:
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._groups: dict[str, GroupMetadata] = {}
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
-        # Where the newest record lies that is appended and not replayed.
+        # The offset of the newest record that is appended and not replayed.
         self._pending: dict[Key, int] = {}
 
     # -- what changes it
 
     def replay(self, offset: int, key: Key, value: Value | None) -> None:
-        """Take in the record at an offset of the partition; without a value it is a tombstone."""
+        """Apply the record at an offset of the partition; without a value it is a tombstone."""
         if self._pending.get(key) == offset:
             del self._pending[key]
         if isinstance(key, OffsetKey):
@@ -78,23 +78,24 @@ class OffsetTable:
                 del self._topics[topic]
 
     def add_pending(self, key: Key, offset: int) -> None:
-        """A record of this key was appended at an offset; it is not known to be committed."""
+        """Add a key whose record was appended at an offset, and is not known to be committed."""
         self._pending[key] = offset
 
     def forget_pending(self) -> None:
-        """The term is over: what becomes of its last records is for the next leader to say."""
+        """Forget all pending keys: the leader's epoch is over, and the next leader decides about
+        them."""
         self._pending.clear()
 
     # -- what it says
 
     @property
     def group_ids(self) -> Collection[str]:
-        """All groups of which anything is known."""
+        """All groups that have a record or an offset."""
         return self._offsets.keys() | self._groups.keys()
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics of which an offset is known."""
+        """The topics that have a committed offset."""
         return self._topics.keys()
 
     def knows(self, group_id: str) -> bool:
@@ -102,29 +103,29 @@ class OffsetTable:
         return group_id in self._groups or group_id in self._offsets
 
     def metadata(self, group_id: str) -> GroupMetadata | None:
-        """The newest form of a group; None for one that never had members."""
+        """The newest stored generation of a group; None for one that never had members."""
         return self._groups.get(group_id)
 
     def with_members(self) -> list[str]:
-        """The groups whose newest form has members."""
+        """The groups whose stored generation has members."""
         return [group_id for group_id, metadata in self._groups.items() if metadata.members]
 
     def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All that a group has committed; not to be kept over a replay."""
+        """All offsets that a group has committed; valid until the next replay."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def is_pending(self, key: Key) -> bool:
-        """Whether a record of this key is on its way."""
+        """Whether a record of this key is pending."""
         return bool(self._pending) and key in self._pending
 
     def statistics(self) -> tuple[int, int]:
-        """How many groups and how many offsets there are."""
+        """Return how many groups and how many offsets there are."""
         return len(self.group_ids), sum(self._topics.values())
 
     # -- what to write
 
     def of_group(self, group_id: str) -> list[Key]:
-        """The keys of all that is known of a group, and of what is on its way."""
+        """Return the keys of all records of a group, pending ones too."""
         keys: set[Key] = {OffsetKey(group_id, *name) for name in self.offsets(group_id)}
         keys.update(key for key in self._pending if key.group_id == group_id)
         if group_id in self._groups:
@@ -132,7 +133,7 @@ class OffsetTable:
         return sorted(keys)
 
     def of_topics(self, topics: Collection[str]) -> list[OffsetKey]:
-        """The keys of all offsets of these topics, and of those on their way."""
+        """Return the keys of all offsets of these topics, pending ones too."""
         keys = {
             OffsetKey(group_id, *name)
             for group_id, offsets in self._offsets.items()
@@ -145,8 +146,8 @@ class OffsetTable:
         return sorted(keys)
 
     def expired(self, group_ids: Iterable[str], oldest_ms: int) -> list[Key]:
-        """The keys of what counts from before `oldest_ms` (GRP-15), of these groups without
-        members. The group itself goes with the last of its offsets."""
+        """Return the keys that have expired: older than `oldest_ms` (GRP-15), of these groups
+        without members. A group expires with the last of its offsets."""
         keys: list[Key] = []
         for group_id in group_ids:
             metadata = self._groups.get(group_id)

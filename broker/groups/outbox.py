@@ -1,7 +1,7 @@
-"""The writes of a group: what it wants stored, and what follows when it is.
+"""The writes of a group: what is to be stored, and what follows when it is.
 
-A write is under way from `put` until its result is known (`complete`), or until the group has moved
-on (`forget`): its record may still be committed then, but nothing here depends on it.
+A write is pending from `put` until its result is known (`complete`), or until the group has moved
+on (`forget`). After that its record may still be committed, but nothing depends on it.
 """
 
 import itertools
@@ -18,19 +18,19 @@ class Write(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """The leader's assignment, by member; whoever asked for a part is answered."""
+    """The leader's assignments, by member; answers the members that asked for theirs."""
 
     parts: dict[str, bytes]
 
 
 class Replaced(NamedTuple):
-    """The new id of a static member, whose join is answered."""
+    """The new id of a static member; answers its JOIN."""
 
     member_id: str
 
 
 class Emptied(NamedTuple):
-    """That nobody is left; nobody waits for it."""
+    """The group is empty; answers nobody."""
 
 
 Reason: TypeAlias = Assigned | Replaced | Emptied
@@ -45,7 +45,7 @@ class Outbox:
         self._under_way: dict[int, Reason] = {}
 
     def put(self, value: GroupMetadata, reason: Reason) -> None:
-        """This is to be written after all that was put before."""
+        """Add a write, after all earlier ones."""
         token = next(self._tokens)
         self._new.append(Write(token, value))
         self._under_way[token] = reason
@@ -56,20 +56,20 @@ class Outbox:
         return writes
 
     def complete(self, token: int) -> Reason | None:
-        """End a write whose result is known. Return what it was for, None if forgotten."""
+        """Complete a write whose result is known. Return its purpose; None if it was forgotten."""
         return self._under_way.pop(token, None)
 
     def forget(self) -> None:
-        """Nothing hangs on what is under way; what was not taken yet is still to be written."""
+        """Forget the purpose of pending writes; those not returned yet are still to be written."""
         self._under_way.clear()
 
     def forget_replaced(self, member_id: str) -> None:
-        """Nobody waits any longer for the id of this member."""
+        """Forget that a member waits for its new id."""
         gone = Replaced(member_id)
         under_way = self._under_way.items()
         self._under_way = {token: reason for token, reason in under_way if reason != gone}
 
     @property
     def is_assigning(self) -> bool:
-        """Whether an assignment is under way."""
+        """Whether assignments are pending."""
         return any(isinstance(reason, Assigned) for reason in self._under_way.values())

@@ -1,22 +1,23 @@
-"""What a record of the offsets topic says, in Kafka's bytes.
+"""The records of the offsets topic, in Kafka's format.
 
-The topic holds two kinds of records, told apart by the version that its key begins with:
+The topic holds two kinds of records, told apart by the version that a key begins with:
 
 * 0 and 1: an offset that a group committed for a partition (Kafka's `OffsetCommitKey` and
   `OffsetCommitValue`);
-* 2: what a group is, its members and their assignments (`GroupMetadataKey`, `GroupMetadataValue`).
+* 2: a generation of a group, with its members and their assignments (`GroupMetadataKey`,
+  `GroupMetadataValue`).
 
-A record without a value is a tombstone: what its key names is gone. The layouts are those of the
-public message schemas, so that Kafka's tools read what is written here; integers are big-endian,
-a string has an int16 before it, bytes and arrays an int32, and -1 there means null.
+A record without a value is a tombstone: it deletes what its key names. The layouts are those of the
+public message schemas, so that Kafka's tools can read these records; integers are big-endian, a
+string follows an int16 with its size, bytes and arrays an int32, and -1 there means null.
 
-Written are the newest versions without tagged fields (key 1 and 2, value 3), read all older ones
-too. What comes from a disk may be anything: `decode` never raises, and what it cannot read (a
-newer version, bytes too few or too many) it names as `Unreadable`, for the reader to log and skip.
+The broker writes the newest versions without tagged fields (key 1 and 2, value 3), and reads all
+older ones, too. The bytes may be anything: `decode` never raises, and returns `Unreadable` for what
+it cannot read (a newer version, too few or too many bytes), which the reader logs and skips.
 
-A coordinator that takes over may have millions of records to read, most of them offsets of the same
-few partitions in the newest version. So keys that came lately are remembered, and such a value is
-read in one piece: 2.4 us for a record instead of 6.8.
+A new coordinator may have millions of records to read, most of them offsets of the same few
+partitions in the newest version. So the recent keys are cached, and such a value is read in one
+piece: 2.4 us for a record instead of 6.8.
 """
 
 from dataclasses import dataclass
@@ -29,20 +30,20 @@ from minibroker.protocol.constants import NO_EPOCH, NO_TIMESTAMP
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # of both kinds
-STRING_BYTES_MAX: Final = 2**15 - 1  # what the length before a string can say
+STRING_BYTES_MAX: Final = 2**15 - 1  # the largest size of a string
 KEYS_CACHED: Final = 1024
 INT32_MAX: Final = 2**31 - 1
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
-# A committed offset of version 3 up to its metadata, behind which comes the time.
+# A committed offset of version 3 up to its metadata, which the time follows.
 _OFFSET_HEAD: Final = Struct(">hqih")
 _OFFSET_BYTES_MIN: Final = _OFFSET_HEAD.size + INT64.size
 
 
 class OffsetKey(NamedTuple):
-    """Of which group and partition an offset is."""
+    """The key of an offset: its group and partition."""
 
     group_id: str
     topic: str
@@ -50,14 +51,14 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Of which group a record speaks."""
+    """The key of a group's generation."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The offset of the next record to read. The time is when it was committed."""
+    """A committed offset, which is that of the next record to read. The time is the commit's."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -67,7 +68,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member of a stored generation, and what its leader gave it."""
+    """A member of a stored generation, with its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -81,7 +82,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A generation of a group. Without members the group is empty, since `state_timestamp_ms`."""
+    """A stored generation. Without members the group is empty, since `state_timestamp_ms`."""
 
     protocol_type: str
     generation: int
@@ -92,7 +93,7 @@ class GroupMetadata:
 
 
 class Unreadable(NamedTuple):
-    """A record that says nothing to this version of the broker, and why."""
+    """A record that this version of the broker cannot read, and why."""
 
     reason: str
 
@@ -105,14 +106,14 @@ Decoded: TypeAlias = (
 
 
 def is_storable(text: str) -> bool:
-    """Whether a string is short enough for a record; ask before one from a client is encoded."""
+    """Whether a string is short enough for a record. Check a client's string before encoding it."""
     return len(text.encode()) <= STRING_BYTES_MAX
 
 
 def encode_key(key: Key) -> bytes:
-    """The key's bytes. Raises `ValueError` if a string in it is not storable.
+    """Return the bytes of a key. Raises `ValueError` if a string in it is not storable.
 
-    Numbers must fit their fields (`struct.error`): whoever takes one from a client checks it.
+    Numbers must fit their fields (`struct.error`): the caller checks those of clients.
     """
     if isinstance(key, GroupKey):
         return INT16.pack(GROUP_KEY_VERSION) + _string(key.group_id)
@@ -121,7 +122,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def encode_value(value: Value) -> bytes:
-    """The value's bytes. Raises as `encode_key` does."""
+    """Return the bytes of a value. Raises as `encode_key` does."""
     if isinstance(value, CommittedOffset):
         return b"".join(
             (
@@ -147,7 +148,7 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Decoded:
-    """What a record says; a value of None is a tombstone. Never raises."""
+    """Decode a record; a value of None is a tombstone. Never raises."""
     if key is None:
         return Unreadable("a record without a key")
     try:
@@ -157,7 +158,7 @@ def decode(key: bytes | None, value: bytes | None) -> Decoded:
 
 
 class _Garbage(Exception):
-    """The bytes are not what their version says."""
+    """The bytes do not have the format of their version."""
 
 
 class _Cursor:
@@ -244,7 +245,7 @@ def _value_version(cursor: _Cursor) -> int:
 
 
 def _committed_offset(data: bytes) -> CommittedOffset:
-    if len(data) >= _OFFSET_BYTES_MIN:  # mostly it is what is written here, in one piece
+    if len(data) >= _OFFSET_BYTES_MIN:  # the usual form, as this broker writes it, in one piece
         version, offset, leader_epoch, size = _OFFSET_HEAD.unpack_from(data)
         if version == VALUE_VERSION and len(data) == _OFFSET_BYTES_MIN + size:
             end = _OFFSET_HEAD.size + size
@@ -257,7 +258,7 @@ def _committed_offset(data: bytes) -> CommittedOffset:
     metadata = cursor.string()
     commit_timestamp_ms = cursor.int64()
     if version == 1:
-        cursor.int64()  # when it should expire; this broker's retention decides instead
+        cursor.int64()  # its expiry, which this broker ignores: its own retention decides
     cursor.end()
     return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp_ms)
 
@@ -270,7 +271,7 @@ def _group_metadata(data: bytes) -> GroupMetadata:
     protocol = cursor.nullable_string()
     leader = cursor.nullable_string()
     state_timestamp_ms = cursor.int64() if version >= 2 else NO_TIMESTAMP
-    # Each member read takes bytes, so a count that lies ends at the end of the data.
+    # Each member read uses bytes, so a wrong count ends at the end of the data.
     members = tuple(_stored_member(cursor, version) for _ in range(cursor.count()))
     cursor.end()
     return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp_ms, members)

@@ -1,13 +1,13 @@
 """The live groups of one partition, in one leader epoch.
 
-A group is live while it has members, or waits for something. An idle group exists only as stored
-records; it is rebuilt from them when first used. So an unused group costs no task, no timer and,
-once its offsets have expired, no memory.
+A group is live while it has members or waits for something. An idle group exists only as stored
+records; it is rebuilt from them when a request needs it. So an unused group costs no task, no timer
+and, once its offsets have expired, no memory.
 
-After each call to a group comes `follow_up`: what the group wants stored is appended, requests
-whose ticket was answered are woken, and the group's next deadline is recorded. `written` tells a
-group that its record has been replayed, which means that it is committed; `not_written` that it
-could not be appended or took longer than `offsets.commit.timeout.ms`.
+After each call to a group the caller calls `follow_up`: it appends what the group wants stored,
+wakes requests whose tickets are answered, and records the group's next deadline. `written` tells a
+group that its record was replayed, so it is committed; `not_written` that it could not be appended,
+or took longer than `offsets.commit.timeout.ms`.
 """
 
 import heapq
@@ -28,7 +28,7 @@ from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import ListedGroup
 
-# What a failed append means to who asked a coordinator (GRP-04); the rest stays what it is.
+# What the coordinator answers for a failed append (GRP-04); other codes stay as they are.
 APPEND_ERRORS: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -38,11 +38,11 @@ APPEND_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-MOMENTS_SPARE: Final = 100  # of groups that are gone, before they are thrown out
+MOMENTS_SPARE: Final = 100  # how many of dropped groups, before they are removed
 
 
 def append_error(code: ErrorCode) -> ErrorCode:
-    """What a client is told of an append that was refused with this code (GRP-04)."""
+    """Return a coordinator's answer for an append that was refused with this code (GRP-04)."""
     return APPEND_ERRORS.get(code, code)
 
 
@@ -69,8 +69,8 @@ class GroupRegistry:
         append: Callable[[list[tuple[Key, Value | None]], float], int],
         wake: Callable[[Ticket[Any]], None],
     ) -> None:
-        """`wall_ms` is the wall clock; `append` appends records and returns the offset behind them,
-        or raises `Refused`; `wake` wakes the request that waits for a ticket."""
+        """`wall_ms` is the wall clock. `append` appends records and returns the offset after them,
+        or raises `Refused`. `wake` wakes the request that waits for a ticket."""
         self.leader_epoch = leader_epoch
         self._table = table
         self._limits = limits
@@ -79,27 +79,28 @@ class GroupRegistry:
         self._append = append
         self._wake = wake
         self._groups: dict[str, Group] = {}
-        self._tickets: dict[str, list[Ticket[Any]]] = {}  # that nobody was woken for yet
-        self._waiting: deque[_Waiting] = deque()  # by end, which is by deadline too
-        # When to look at a group: never later than its deadline; at most one entry counts of each.
+        self._tickets: dict[str, list[Ticket[Any]]] = {}  # to be woken
+        self._waiting: deque[_Waiting] = deque()  # by end offset, and by deadline
+        # When to look at a group: never later than its deadline; at most one entry of each counts.
         self._moments: list[tuple[float, str]] = []
         self._moment_of: dict[str, float] = {}
 
     # -- which groups there are
 
     def get(self, group_id: str, now: float) -> Group | None:
-        """The group, if there is one."""
+        """Return the group, if there is one."""
         group = self._groups.get(group_id)
         if group is None and self._table.knows(group_id):
             group = self._make(group_id, now)
         return group
 
     def get_or_make(self, group_id: str, now: float) -> Group:
-        """The group, a new one if there is none. It stays only if `follow_up` finds a reason."""
+        """Return the group, a new one if there is none; `follow_up` drops it if nothing keeps
+        it."""
         return self.get(group_id, now) or self._make(group_id, now)
 
     def revive(self, group_id: str, now: float) -> None:
-        """A group with members begins to live, from what is stored of it."""
+        """Make a live group of a stored one with members."""
         group = self._groups[group_id] = self._make(group_id, now)
         self.follow_up(group, now)
 
@@ -107,17 +108,17 @@ class GroupRegistry:
         return Group(group_id, self._limits, self._table.metadata(group_id), now)
 
     def member_count(self, group_id: str) -> int:
-        """How many members a group has; none if there is no such group."""
+        """Return how many members a group has; 0 if there is no such group."""
         group = self._groups.get(group_id)
         return 0 if group is None else len(group.members)
 
     @property
     def idle(self) -> list[str]:
-        """The groups that are only what the table says."""
+        """The groups that are only stored, not live."""
         return [group_id for group_id in self._table.group_ids if group_id not in self._groups]
 
     def listed(self) -> Iterator[ListedGroup]:
-        """All groups there are."""
+        """All groups, live or stored."""
         for group_id, group in self._groups.items():
             yield ListedGroup(group_id, group.protocol_type, group.state)
         for group_id in self.idle:
@@ -145,7 +146,8 @@ class GroupRegistry:
                 heapq.heappush(self._moments, (deadline, group_id))
 
     def _drop(self, group_id: str) -> None:
-        """Forget a group; its moments too, before they are most of what is kept."""
+        """Drop a group, and the recorded deadlines of dropped groups before these are most of
+        them."""
         del self._groups[group_id]
         self._moment_of.pop(group_id, None)
         if len(self._moments) > 2 * len(self._moment_of) + MOMENTS_SPARE:
@@ -153,7 +155,7 @@ class GroupRegistry:
             heapq.heapify(self._moments)
 
     def wait_for(self, group: Group, ticket: Ticket[Any]) -> None:
-        """Wake who waits for a ticket once it is answered."""
+        """Wake a request once its ticket is answered."""
         self._tickets.setdefault(group.group_id, []).append(ticket)
 
     def _wake_answered(self, group_id: str) -> None:
@@ -180,7 +182,7 @@ class GroupRegistry:
             self._waiting.append(_Waiting(end, group, write.token, deadline))
 
     def on_replayed(self, end: int, now: float) -> None:
-        """All below `end` is committed and in the table; what is not in time is given up."""
+        """Handle that all records below `end` are committed and in the table; give up late ones."""
         while self._waiting and self._waiting[0].end <= end:
             item = self._waiting.popleft()
             item.group.written(item.token, now)
@@ -215,7 +217,7 @@ class GroupRegistry:
             self.follow_up(group, now)
 
     def delete(self, group_id: str, now: float) -> ErrorCode:
-        """End a group that has no members; its tombstones are for the caller to write."""
+        """Delete a group that has no members; the caller appends its tombstones."""
         group = self.get(group_id, now)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -225,7 +227,8 @@ class GroupRegistry:
         return error
 
     def statistics(self) -> tuple[int, int]:
-        """How many groups live, and how many moments are noted, of those that are gone too."""
+        """Return how many groups are live, and how many deadlines are recorded, of dropped groups
+        too."""
         return len(self._groups), len(self._moments)
 
     def close(self, now: float) -> None:

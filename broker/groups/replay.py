@@ -1,8 +1,8 @@
-"""Reading records of the offsets topic back from the log, a chunk at a time.
+"""Reading records of the offsets topic from the log, a chunk at a time.
 
-A chunk is small enough that its replay holds the loop up for a few milliseconds only; one batch
-comes whole whatever its size, and a batch is what one request made. Bytes are checked by their
-checksum, and offsets by each other, since here, unlike in a broker's other reads, no client will.
+A chunk is so small that its replay takes only a few milliseconds of the loop; but one batch, which
+one request has made, is read as a whole whatever its size. The reader checks checksums and the
+order of offsets, since here, unlike in a broker's other reads, no client will.
 """
 
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ CHUNK_BYTES: Final = 16 * 1024
 
 
 class Chunk(NamedTuple):
-    """Records in order, the offset behind them, and the leader epoch of the last one."""
+    """Records in order, the offset after them, and the leader epoch of the last one."""
 
     records: list[Record]
     next_offset: int
@@ -24,9 +24,9 @@ class Chunk(NamedTuple):
 
 
 def read_chunk(log: Log, offset: int, end_offset: int) -> Chunk:
-    """What lies at `offset` and behind, below `end_offset`; nothing if no whole batch does.
+    """Return the records from `offset` on, below `end_offset`; none if there is no whole batch.
 
-    Raises `InvalidBatch` for bytes that are not what was written, and an `OSError` of the disk.
+    Raises `InvalidBatch` for damaged bytes, and `OSError` for errors of the disk.
     """
     parts = log.read(offset, CHUNK_BYTES, end_offset)
     data = memoryview(b"".join(bytes(part.read()) for part in parts))

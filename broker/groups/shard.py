@@ -1,21 +1,21 @@
-"""One partition of the offsets topic at this broker: its contents, how far it was replayed, and the
+"""One partition of the offsets topic on this broker: its contents, how far it was replayed, and the
 registry of its live groups while this broker serves it.
 
-`catch_up` may be called at any time: it stops serving when the leader's term is over, replays what
-became committed, and tells the groups. Followers replay too, so that a failover has little left to
+`catch_up` may be called at any time: it stops serving when the leader's epoch is over, replays what
+became committed, and tells the groups. Followers replay, too, so that a failover has little left to
 do.
 
-A leader serves only once its high watermark has reached the start of its term and all below it is
-replayed. A new leader's high watermark may lag behind what its predecessor had committed and told;
-at the start of the term it cannot, and nothing can be told then that could still be lost.
+A leader serves only once its high watermark has reached the start of its leader epoch, and all
+records below are replayed. A new leader's high watermark may be lower than its predecessor's, which
+clients were answered from; at the start of its epoch it is not.
 
-A log that was cut below what was replayed of it (which takes an unclean election, or a log that
-began anew) is replayed from its start. It shows by the leader epoch of the last replayed record:
-where offset and epoch are the same, so is everything before.
+A log that was truncated below what was replayed of it (by an unclean election, or because the log
+began anew) is replayed from its start. The leader epoch of the last replayed record shows it: logs
+that agree in an offset's epoch agree in everything before it.
 
-A group belongs to the partition that Kafka's rule names (GRP-01), so that Kafka's tools look for a
-group in the right place: the hash that Java gives the group id, made positive, modulo the number of
-partitions. Java's hash counts the text in UTF-16.
+The partition of a group is Kafka's (GRP-01), so that Kafka's tools look for a group in the right
+place: Java's hash of the group id, made positive, modulo the number of partitions. Java hashes the
+text in UTF-16.
 """
 
 import logging
@@ -43,14 +43,14 @@ from minibroker.protocol.records.record import RecordToSend, encode_batch
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE_CHARS_MAX: Final = 200  # of a log line about a record
+UNREADABLE_CHARS_MAX: Final = 200  # the size of a log line about a record
 _INT_MIN: Final = -(2**31)
 
 Append: TypeAlias = Callable[[Partition, memoryview, int, float, int], Appended]
 
 
 def partition_of(group_id: str, partition_count: int) -> int:
-    """The number of the partition that keeps the group."""
+    """Return the number of a group's partition."""
     number = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -63,7 +63,7 @@ def partition_of(group_id: str, partition_count: int) -> int:
 class Shard:
     """See the head of this module. `registry` is None while this broker does not serve it.
 
-    All below `replayed_end` is in `table`. `is_broken`: what follows cannot be read.
+    All records below `replayed_end` are in `table`. `is_broken`: the next ones cannot be read.
     """
 
     def __init__(self, partition: Partition, append: Append) -> None:
@@ -74,7 +74,7 @@ class Shard:
         self.replayed_end = partition.log.log_start
         self.registry: GroupRegistry | None = None
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
-        self._looked_up_to = self.replayed_end  # whether or not it could be read
+        self._looked_up_to = self.replayed_end  # whether they could be read or not
         self.is_broken = False
 
     @property
@@ -86,7 +86,7 @@ class Shard:
     # -- reading
 
     def catch_up(self, now: float) -> bool:
-        """Take in what has become committed, at most one chunk; whether something may be left."""
+        """Replay at most one chunk of committed records; return whether there may be more."""
         registry, leader = self.registry, self.leader
         if registry is not None and (
             leader is None or leader.leader_epoch != registry.leader_epoch
@@ -98,14 +98,14 @@ class Shard:
         return is_behind
 
     def stop_serving(self, now: float) -> None:
-        """Serve it no more; who waits on its groups is told."""
+        """Stop serving, and answer the waiting requests."""
         if self.registry is not None:
             self.registry.close(now)
             self.registry = None
             self.table.forget_pending()
 
     def is_due(self, now: float) -> bool:
-        """Whether there is something to do here that somebody may wait for."""
+        """Whether something here is due that a request may wait for."""
         registry, leader = self.registry, self.leader
         if registry is None or leader is None or registry.leader_epoch != leader.leader_epoch:
             return registry is not None or (
@@ -119,7 +119,7 @@ class Shard:
 
     @property
     def may_serve(self) -> bool:
-        """Whether all is known here that anybody was ever told."""
+        """Whether all that any client was ever told is known here."""
         leader = self.leader
         return (
             leader is not None
@@ -128,7 +128,7 @@ class Shard:
         )
 
     def _replay_chunk(self, now: float) -> bool:
-        if isinstance(self.partition.role, Offline):  # its log may be gone
+        if isinstance(self.partition.role, Offline):  # its log may have been replaced
             return False
         log, end = self.partition.log, self.partition.high_watermark
         if not self._continues(log):
@@ -170,7 +170,7 @@ class Shard:
         return self.replayed_end < end
 
     def _continues(self, log: Log) -> bool:
-        """Whether what was replayed is still the beginning of this log."""
+        """Whether the replayed records are still the beginning of this log."""
         if self._replayed_epoch == NO_EPOCH:
             return self.replayed_end >= log.log_start
         return (
@@ -189,8 +189,8 @@ class Shard:
     # -- writing
 
     def append(self, records: list[tuple[Key, Value | None]], now: float, now_ms: int) -> int:
-        """Append records as one batch; the offset behind them, at which they are committed once
-        they are replayed. Raises `Refused` as the partition does."""
+        """Append records as one batch. Return the offset after them: they are committed once all
+        below is replayed. Raises `Refused` as the partition does."""
         encoded: list[RecordToSend] = [
             (now_ms, encode_key(key), None if value is None else encode_value(value), ())
             for key, value in records

@@ -1,14 +1,14 @@
-"""The states of a group, how one follows another, and what a member is told in each.
+"""The states of a group, the transitions, and the errors for members in each state.
 
     Empty ----------> PreparingRebalance    a first member joins
     Preparing ------> CompletingRebalance   all have joined, or the time for it is over
-    Preparing ------> Empty                 nobody is left
-    Completing -----> Stable                the leader's assignment is stored
-    Completing, Stable -> Preparing         a member joins, goes, or wants something else
+    Preparing ------> Empty                 no member is left
+    Completing -----> Stable                the leader's assignments are stored
+    Completing, Stable -> Preparing         a member joins, leaves, or changes its subscription
     any ------------> Dead                  the group was deleted, or its coordinator moved
 
-The names are Kafka's, as they are told to clients. The tables are the only place where a rule
-about a state as such stands; `group.py` asks them, and asserts each transition.
+The names are Kafka's, as clients see them. Only these tables have rules about states; `group.py`
+uses them, and asserts each transition.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ from minibroker.protocol.constants import ErrorCode
 
 
 class State(StrEnum):
-    """Where a group is between two generations."""
+    """The state of a group."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -35,15 +35,15 @@ TRANSITIONS: Final = {
     State.DEAD: set[State](),
 }
 
-# What a member of the current generation is answered. An empty group has none, a dead one answers
-# what it died of.
+# What a member of the current generation is answered. An empty group has none; a dead group
+# answers the error it ended with.
 HEARTBEAT: Final = {
     State.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
     State.COMPLETING_REBALANCE: ErrorCode.NONE,
     State.STABLE: ErrorCode.NONE,
 }
-# GRP-05. While a group prepares, what its members hold is still theirs to commit; in the new
-# generation they hold nothing before the assignment is there.
+# GRP-05. While a group prepares, members may commit what they still hold. In the new generation
+# they hold nothing before they have the assignment.
 COMMIT: Final = {
     State.PREPARING_REBALANCE: ErrorCode.NONE,
     State.COMPLETING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
