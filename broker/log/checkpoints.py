@@ -51,12 +51,12 @@ class CheckpointError(Exception):
 
 
 def dump_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The file of one offset per partition."""
+    """Return the file's text, of one offset per partition."""
     return _dump(f"{name.topic} {name.partition} {offsets[name]}" for name in sorted(offsets))
 
 
 def load_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """What `dump_offsets` wrote, or CheckpointError."""
+    """Return what `dump_offsets` wrote. Raises CheckpointError."""
     offsets: dict[TopicPartition, int] = {}
     for topic, partition, offset in _load(data, fields=3):
         name = TopicPartition(topic, _number(partition))
@@ -67,12 +67,12 @@ def load_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def dump_epochs(starts: Sequence[tuple[int, int]]) -> bytes:
-    """The file of (epoch, start offset) pairs."""
+    """Return the file's text, of (epoch, start offset) pairs."""
     return _dump(f"{epoch} {start}" for epoch, start in starts)
 
 
 def load_epochs(data: bytes) -> list[tuple[int, int]]:
-    """What `dump_epochs` wrote, or CheckpointError; both columns ascend strictly."""
+    """Return what `dump_epochs` wrote; both columns ascend strictly. Raises CheckpointError."""
     starts = [(_number(epoch), _number(start)) for epoch, start in _load(data, fields=2)]
     for (epoch, start), (next_epoch, next_start) in pairwise(starts):
         if epoch >= next_epoch or start >= next_start:
@@ -81,12 +81,12 @@ def load_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def read_offsets(files: Files, path: PurePath) -> dict[TopicPartition, int]:
-    """The offsets in a file; none if it is not there. Raises CheckpointError, OSError."""
+    """Return the offsets in a file; none if it does not exist. Raises CheckpointError, OSError."""
     return load_offsets(files.read_bytes(path)) if files.exists(path) else {}
 
 
 def write_offsets(files: Files, path: PurePath, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file, so that a reader finds the old offsets or the new ones."""
+    """Replace the file atomically: a reader finds the old offsets or the new ones."""
     files.write_atomic(path, dump_offsets(offsets))
 
 
@@ -96,7 +96,7 @@ def _dump(rows: Iterable[str]) -> bytes:
 
 
 def _load(data: bytes, fields: int) -> list[list[str]]:
-    """The rows, split into fields."""
+    """Return the rows, split into fields."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -114,7 +114,7 @@ def _load(data: bytes, fields: int) -> list[list[str]]:
 
 
 def _number(text: str) -> int:
-    """A decimal number that is not negative and fits 64 bits."""
+    """Return a decimal number that is not negative and fits 64 bits."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= OFFSET_MAX):
         raise CheckpointError(f"{text[:20]!r} is no offset")
     return int(text)
@@ -159,7 +159,7 @@ class Checkpoint:
             return self._offsets.get(topic_partition, NO_OFFSET) <= offset or self._replace()
 
     def ensure(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Make the file say this offset of a partition; remove the file if the disk is full."""
+        """Make the file name this offset of a partition; remove the file if the disk is full."""
         with self._files.one_writer():
             is_other = self._offsets.get(topic_partition, 0) != offset
             if is_other and self.is_known and not self._replace():

@@ -1,25 +1,25 @@
 """A broker's data directory: its lock, its owner, how the last run ended, and the names in it.
 
-The marks, and why in this order:
+The marks, and the reasons for their order:
 
 * `.lock` is held while a broker runs; a second one is refused.
-* `meta.properties` says to which cluster and node the directory belongs, and names it: one that
-  comes back empty has another `directory.id`.
-* `run` counts the starts, durably before anything else happens: who knows of a later run than the
-  last one here knows that the directory was put back from a copy. It says, too, whether that run
-  forces appends to the disk before it acknowledges them (`flush=always`).
+* `meta.properties` says to which cluster and node the directory belongs, and has its
+  `directory.id`: a directory that comes back empty gets another one.
+* `run` counts the starts, durably before anything else happens. If the cluster knows a later run
+  than this file, the directory was restored from a copy. It also says whether that run syncs
+  appends before it acknowledges them (`flush=always`).
 * `clean-shutdown` is written last at a clean stop, and removed before any log is opened, so that a
   crash while opening counts as unclean.
-* `boot-id` names the machine's run. If it is the same as at the last start, nothing was lost with
-  the page cache, however the process ended.
-* `tail-unsafe` stands from a start that found neither a clean stop nor the same boot until somebody
-  was told (`forget_lost_tail`): a second crash, in between, must not hide the lost tail. It says
-  whether what it stands for concerns a run with `flush=always`. A failed fsync sets it as well,
-  for the page cache may then show what the disk lacks, and the same boot proves nothing.
+* `boot-id` is the id of the machine's boot. If it is the same as at the last start, the page cache
+  lost nothing, however the process ended.
+* `tail-unsafe` is set by a start that found neither a clean stop nor the same boot, until the
+  controller was told (`forget_lost_tail`): a second crash in between must not hide the lost tail.
+  It says whether it is about a run with `flush=always`. A failed fsync sets it as well, because the
+  page cache may then have what the disk lacks, and the same boot proves nothing.
 
 Logs are directories named TOPIC-PARTITION; a deleted or stray log's directory has a suffix. Only
-names of exactly this form are ours. A data directory may also hold other people's files, and those
-are neither read nor removed, however similar their names are.
+names of exactly this form are used. A data directory may also hold other files; the broker neither
+reads nor removes them, however similar their names are.
 """
 
 import errno
@@ -59,7 +59,7 @@ class DataDirectoryError(Exception):
 
 @contextmanager
 def explaining(root: PurePath) -> Iterator[None]:
-    """Turn an OSError met while starting into a DataDirectoryError."""
+    """Turn an OSError at the start into a DataDirectoryError."""
     try:
         yield
     except BlockingIOError:
@@ -82,10 +82,10 @@ def explaining(root: PurePath) -> Iterator[None]:
 
 
 class RunMarks(NamedTuple):
-    """What a run writes down of itself.
+    """What a run records of itself.
 
-    `new_directory_id`: 16 random bytes, for a directory that has no name yet. `is_synced`: appends
-    are forced to the disk before they are acknowledged (the broker's `flush` is `always`).
+    `new_directory_id`: 16 random bytes, for a directory that has no id yet. `is_synced`: appends
+    are synced before they are acknowledged (the broker's `flush` is `always`).
     """
 
     new_directory_id: bytes = bytes(16)
@@ -96,11 +96,11 @@ NO_MARKS = RunMarks()
 
 
 class DataDirectory:
-    """The marks in one directory. What follows is known after `begin`.
+    """The marks in one directory. These attributes are known after `begin`.
 
-    `tail_safe`: nothing that was appended can have been lost by how the last runs ended, whatever
-    was forced to the disk. `was_synced`: nothing that was acknowledged can, where `flush=always`
-    is in force. `directory_id`: 32 hex digits. `run`: this one's number, 1 for the first.
+    `tail_safe`: the way in which the last runs ended cannot have lost an append, synced or not.
+    `was_synced`: it cannot have lost an acknowledged one with `flush=always`. `directory_id`: 32
+    hex digits. `run`: this run's number, 1 for the first.
     """
 
     def __init__(self, files: Files, root: PurePath) -> None:
@@ -126,13 +126,13 @@ class DataDirectory:
             self._lock = self._files.lock(self.root / LOCK)
 
     def release(self) -> None:
-        """Give the lock back. May be called twice."""
+        """Unlock the directory. May be called twice."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def begin(self, boot_id: str, cluster_id: str, node_id: int, marks: RunMarks) -> None:
-        """Check whose directory it is, learn how the last run ended, and begin a new one."""
+        """Check whose directory it is, read how the last run ended, and begin a new one."""
         self._claim(cluster_id, node_id, marks.new_directory_id)
         root, files = self.root, self._files
         has_logs = any(parse_log_name(name) for name in files.list(root))
@@ -147,8 +147,8 @@ class DataDirectory:
         if not self.tail_safe and was_told:
             files.write_atomic(root / TAIL_UNSAFE, SYNCED if last_synced else b"")
         self.run = last_run + 1
-        # What is in the page cache only, of a run that forced nothing, is not durable by a promise
-        # of this one.
+        # A run without syncs before its acknowledgements may have left records in the page cache;
+        # they do not become durable by this run's promise.
         owes_syncs = last_boot_id == boot_id and not (self.is_clean or last_synced)
         self._write_run(marks.is_synced and not owes_syncs)
         if last_boot_id != boot_id:
@@ -157,7 +157,7 @@ class DataDirectory:
         files.sync_dir(root)
 
     def _read_run(self) -> tuple[int, bool]:
-        """The number of the last run, and whether it forced what it acknowledged to the disk."""
+        """Return the number of the last run, and whether it synced before its acknowledgements."""
         path = self.root / RUN
         words = self._files.read_bytes(path).split() if self._files.exists(path) else []
         number = int(words[0]) if words and words[0].isdigit() else 0
@@ -177,20 +177,22 @@ class DataDirectory:
         return self._files.read_bytes(path).decode(errors="replace")
 
     def forget_lost_tail(self) -> None:
-        """Whoever decides about it was told that the tail may be lost (or it was safe)."""
+        """Remove the mark: the controller, which decides what it means, was told (or the tail is
+        safe)."""
         self._files.remove(self.root / TAIL_UNSAFE)
         self._files.sync_dir(self.root)
 
     def distrust_tail(self) -> None:
-        """An fsync has failed: what is not known to be durable may be lost on this boot, too.
+        """Set the mark after a failed fsync: what is not known to be durable may be lost on this
+        boot, too.
 
-        Whether the mark can be written is up to the same disk; nothing is raised.
+        Raises nothing, because the same disk may be unable to store the mark.
         """
         with suppress(OSError):
             self._files.write_atomic(self.root / TAIL_UNSAFE, b"")
 
     def end_clean(self) -> None:
-        """Everything is closed and durable."""
+        """Write the clean mark: all logs are closed and durable."""
         self._files.write_atomic(self.root / CLEAN_SHUTDOWN, b"")
 
     def _claim(self, cluster_id: str, node_id: int, new_directory_id: bytes) -> None:
@@ -219,13 +221,13 @@ def _parse(data: bytes) -> dict[str, str]:
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
-    """The partition of a directory's name; None if it is none."""
+    """Return the partition of a directory's name; None if it is not a log's."""
     found = _LOG.fullmatch(name)
     return None if found is None else TopicPartition(found[1], int(found[2]))
 
 
 def is_deleted_name(name: str) -> bool:
-    """Whether a directory was named by `name_aside` to be removed."""
+    """Whether `name_aside` named a directory for removal."""
     return _DELETED.fullmatch(name) is not None
 
 
@@ -242,7 +244,7 @@ def is_among_deleted(topic_partition: TopicPartition, deleted: Sequence[str]) ->
 def name_aside(
     files: Files, root: PurePath, topic_partition: TopicPartition, topic_id: bytes, suffix: str
 ) -> PurePath:
-    """A free name for a log's directory that is to make room for another of its name."""
+    """Return a free name for a log's directory that is to make room for another of its name."""
     for number in count():
         ending = f".{topic_id.hex()}{number or ''}{suffix}"
         path = root / (str(topic_partition)[: NAME_BYTES_MAX - len(ending)] + ending)

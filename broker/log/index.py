@@ -1,18 +1,18 @@
-"""The two indexes beside a segment: offset to position, and timestamp to offset.
+"""The two indexes of a segment: offset to position, and timestamp to offset.
 
-Both are sparse and only ever an optimisation: whatever they say is checked against the batches
-they point at, and they can be made again from the segment. So their files are written when a
-segment is sealed or its log closed, never on the append path, and nothing is lost when a broker
-dies before that: recovery scans the active segment anyway and rebuilds them.
+Both are sparse, and only an optimisation: whatever they say is checked against the batches they
+point at, and they can be built again from the segment. So their files are written when a segment is
+sealed or its log closed, never on the append path. Nothing is lost when a broker stops before that:
+recovery reads the active segment anyway and builds them again.
 
-File form (Kafka's, big-endian): `.index` holds 4 bytes offset relative to the segment's base and
-4 bytes position; `.timeindex` 8 bytes timestamp in ms and 4 bytes relative offset. An entry names
-the *last* offset of a batch. In memory an offset index is one array of 64-bit numbers (relative
-offset in the high half, position in the low), which `bisect` searches without a line of Python;
-a time index, which is searched rarely, stays as the bytes of its file.
+File form (Kafka's, big-endian): `.index` holds 4 bytes offset relative to the segment's base and 4
+bytes position; `.timeindex` 8 bytes timestamp in ms and 4 bytes relative offset. An entry names the
+*last* offset of a batch. In memory an offset index is one array of 64-bit numbers (relative offset
+in the high half, position in the low), which `bisect` searches without a line of Python; a time
+index, which is searched rarely, stays as the bytes of its file.
 
-Memory: an index is read from its file at its first use, and `release` forgets it again, so a
-sealed segment that nobody reads costs nothing.
+Memory: an index is read from its file at its first use, and `release` frees it again, so a sealed
+segment that nobody reads costs nothing.
 """
 
 import bisect
@@ -35,21 +35,21 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class OffsetPosition(NamedTuple):
-    """A batch: its last offset, and its first byte in the segment."""
+    """The last offset of a batch, and the position of its first byte in the segment."""
 
     offset: int
     position: int
 
 
 class TimestampOffset(NamedTuple):
-    """A batch: its largest timestamp (ms), and its last offset."""
+    """The largest timestamp (ms) of a batch, and its last offset."""
 
     timestamp: int
     offset: int
 
 
 class IndexFile:
-    """What both indexes share: a file of fixed-size entries that follows the memory.
+    """The common part of both indexes: a file of fixed-size entries, and the entries in memory.
 
     Invariant: the first `_written` bytes of the file are the first entries in memory.
     """
@@ -68,7 +68,8 @@ class IndexFile:
         return data[: self._written]
 
     def _read_last(self) -> bytes | None:
-        """The last entry in the file, b"" if it has none; None for a missing or odd file."""
+        """Return the last entry in the file, b"" if it has none; None for a missing file or odd
+        size."""
         if not self._files.exists(self.path):
             return None
         file = self._files.open(self.path)
@@ -80,7 +81,8 @@ class IndexFile:
             file.close()
 
     def _write_rest(self, rest: bytes) -> None:
-        """Bring the file up to the memory; a part written before an error is cut next time."""
+        """Write the entries that the file lacks; the next call removes what was written before an
+        error."""
         file = self._files.open(self.path, create=True)
         try:
             if file.size > self._written:
@@ -93,7 +95,7 @@ class IndexFile:
 
 
 class OffsetIndex(IndexFile):
-    """Where batches lie: entries with strictly growing offsets and positions."""
+    """An index of positions: entries with strictly growing offsets and positions."""
 
     entry_bytes = OFFSET_ENTRY_BYTES
 
@@ -121,14 +123,14 @@ class OffsetIndex(IndexFile):
         entries.append(entry)
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The greatest entry whose offset is <= `offset`, or (base offset, 0)."""
+        """Return the greatest entry whose offset is <= `offset`, or (base offset, 0)."""
         entries = self._loaded()
         wanted = (offset - self._base_offset + 1) << POSITION_BITS
         at = bisect.bisect_left(entries, max(0, wanted))
         return self._entry(entries[at - 1]) if at else OffsetPosition(self._base_offset, 0)
 
     def lookup_at_least(self, offset: int) -> OffsetPosition | None:
-        """The first entry whose offset is >= `offset`."""
+        """Return the first entry whose offset is >= `offset`."""
         entries = self._loaded()
         at = bisect.bisect_left(entries, max(0, offset - self._base_offset) << POSITION_BITS)
         return self._entry(entries[at]) if at < len(entries) else None
@@ -142,7 +144,7 @@ class OffsetIndex(IndexFile):
         return OffsetPosition(self._base_offset + (entry >> POSITION_BITS), entry & POSITION_MASK)
 
     def is_sound(self, segment_bytes: int) -> bool:
-        """Whether the file is there and its last entry can be of a segment of this size."""
+        """Whether the file exists and its last entry is possible in a segment of this size."""
         last = self._read_last()
         if not last:
             return last is not None
@@ -150,7 +152,7 @@ class OffsetIndex(IndexFile):
         return entry & POSITION_MASK < segment_bytes and entry >> POSITION_BITS > 0
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries of `offset` and later."""
+        """Remove the entries of `offset` and later."""
         entries = self._loaded()
         del entries[
             bisect.bisect_left(entries, max(0, offset - self._base_offset) << POSITION_BITS) :
@@ -158,7 +160,7 @@ class OffsetIndex(IndexFile):
         self._written = min(self._written, len(entries) * OFFSET_ENTRY_BYTES)
 
     def clear(self) -> None:
-        """Forget all entries, those in the file too, to make them anew."""
+        """Remove all entries, those in the file too, to build them again."""
         self._entries = array("Q")
         self._written = 0
 
@@ -170,15 +172,15 @@ class OffsetIndex(IndexFile):
         self._write_rest(rest.tobytes())
 
     def release(self) -> None:
-        """Give the memory back, unless the file lacks what is there."""
+        """Free the memory, unless the file lacks entries."""
         if self._entries is not None and self._written == len(self._entries) * OFFSET_ENTRY_BYTES:
             self._entries = None
 
 
 class TimeIndex(IndexFile):
-    """When batches were made: entries with strictly growing timestamps and growing offsets.
+    """An index of times: entries with strictly growing timestamps and growing offsets.
 
-    An entry (t, o) says: up to offset o no record is newer than t.
+    An entry (t, o) means: up to offset o no record is newer than t.
     """
 
     entry_bytes = TIME_ENTRY.size
@@ -214,14 +216,14 @@ class TimeIndex(IndexFile):
         return self._entry(count - 1) if count else TimestampOffset(NO_TIMESTAMP, self._base_offset)
 
     def lookup(self, timestamp: int) -> int:
-        """The offset of the newest entry that is not newer than `timestamp`, or the base."""
+        """Return the offset of the newest entry that is not newer than `timestamp`, or the base."""
         at = bisect.bisect_right(
             range(len(self)), timestamp, key=lambda index: self._entry(index).timestamp
         )
         return self._entry(at - 1).offset if at else self._base_offset
 
     def is_sound(self, segment_bytes: int) -> bool:
-        """Whether the file is there and its last entry is possible."""
+        """Whether the file exists and its last entry is possible."""
         last = self._read_last()
         if not last:
             return last is not None
@@ -229,7 +231,7 @@ class TimeIndex(IndexFile):
         return segment_bytes > 0 and timestamp >= 0 and relative >= 0
 
     def read_last(self) -> TimestampOffset:
-        """The last entry, without loading the others."""
+        """Return the last entry, without loading the others."""
         if self._entries is not None:
             return self.last()
         last = self._read_last()
@@ -239,7 +241,7 @@ class TimeIndex(IndexFile):
         return TimestampOffset(timestamp, self._base_offset + relative)
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries of `offset` and later."""
+        """Remove the entries of `offset` and later."""
         entries = self._loaded()
         at = bisect.bisect_left(
             range(len(self)), offset, key=lambda index: self._entry(index).offset
@@ -249,7 +251,7 @@ class TimeIndex(IndexFile):
         self._last_timestamp = self.last().timestamp
 
     def clear(self) -> None:
-        """Forget all entries, those in the file too, to make them anew."""
+        """Remove all entries, those in the file too, to build them again."""
         self._entries = bytearray()
         self._written = 0
         self._last_timestamp = NO_TIMESTAMP
@@ -259,6 +261,6 @@ class TimeIndex(IndexFile):
         self._write_rest(bytes(self._loaded()[self._written :]))
 
     def release(self) -> None:
-        """Give the memory back, unless the file lacks what is there."""
+        """Free the memory, unless the file lacks entries."""
         if self._entries is not None and self._written == len(self._entries):
             self._entries = None

@@ -1,10 +1,10 @@
-"""Opening a log: from the names in its directory to segments, epochs and producer states.
+"""Opening a log: from the files in its directory to segments, epochs and producer states.
 
-After a clean stop no segment is read: names give the bases, the index files their ends, and a
-short walk from the last index entry the end of the log. After an unclean stop the recovery point
-says from where on everything is checked (`recovery.py`). Either way the epochs and the producer
-states are then compared with the batches, and made anew where they cannot be trusted. Opening twice
-gives the same log.
+After a clean stop no segment is read: file names give the base offsets, the index files the ends of
+the segments, and a short scan from the last index entry the end of the log. After an unclean stop
+everything from the recovery point on is checked (`recovery.py`). Either way the epochs and the
+producer states are then compared with the batches, and built again where they cannot be trusted.
+Opening twice gives the same log.
 """
 
 import logging
@@ -55,7 +55,7 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """Rebuild producer states up to an offset: from the newest good snapshot, then the batches.
+    """Rebuild producer states up to an offset: from the newest valid snapshot, then the batches.
 
     If the newest snapshot is beyond the offset, it is used as it is; `map_end_offset` shows it.
     """
@@ -143,16 +143,16 @@ class _Loader:
         for base_offset in bases:
             self._segments.add(self._new_segment(base_offset))
         if not len(self._segments):
-            # Never at an offset that was given out before.
+            # Never at an offset that a record has had.
             base_offset = max(self._last_known.log_start, self._last_known.promised_end)
             self._segments.add(self._new_segment(base_offset))
 
     def _first_to_check(self) -> int:
-        """The index of the first segment to be read; the number of segments if none is."""
+        """Return the index of the first segment to check; the number of segments if none is."""
         segments, last_known = self._segments, self._last_known
         first = len(segments)
         if not last_known.is_clean:
-            # One that ends there is checked, too: a power cut may have undone a cut at its end.
+            # One that ends there is checked, too: a power cut may have undone a truncation there.
             first = segments.index_of(last_known.recovery_point - 1)
         for index, segment in enumerate(segments):
             if index >= first:
@@ -171,7 +171,7 @@ class _Loader:
         return first
 
     def _known_end(self, first_checked: int) -> int:
-        """Up to where the log is taken as it is: its end, or the first checked segment."""
+        """The end of the part that is not checked: the log's end, or the first checked segment."""
         if first_checked < len(self._segments):
             return self._segments[first_checked].base_offset
         active = self._segments.active
@@ -179,14 +179,14 @@ class _Loader:
         return active.base_offset if last is None else last.next_offset
 
     def _observe(self, header: BatchHeader) -> None:
-        """Follow a batch that recovery found good."""
+        """Apply a batch that recovery found valid."""
         if header.leader_epoch > self._epochs.newest_epoch:
             self._epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0 and header.base_offset >= self._producers.map_end_offset:
             self._producers.update_from_replica(header, self._now_ms)
 
     def _fit(self, log_start: int, log_end: int) -> None:
-        """Cut epochs and producer states to what the log turned out to be."""
+        """Truncate epochs and producer states to the log's end."""
         self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
         self._epoch_file.update(self._epochs, self._epochs.entries != self._epochs_in_file)
@@ -199,12 +199,13 @@ class _Loader:
         self._producers.map_end_offset = log_end
 
     def _restart_at(self, offset: int) -> None:
-        """Nothing of what is here is to be read any more (REC-08)."""
+        """Begin an empty log: nothing that is here may be read any more (REC-08)."""
         self._segments.remove_from(0, self._location.files)
         self._segments.add(self._new_segment(offset))
 
     def _load_epochs(self, known_end: int) -> None:
-        """The epochs of the file if they agree with the batches, else those of the batches."""
+        """Return the epochs of the file if they agree with the batches, else those of the
+        batches."""
         epochs = self._epoch_file.load()
         self._epochs_in_file = epochs.entries if epochs is not None else None
         if epochs is None or not self._agrees(epochs, known_end):
@@ -218,15 +219,17 @@ class _Loader:
     def _load_producers(self, known_end: int) -> None:
         last_known = self._last_known
         if not (last_known.is_clean or last_known.same_boot):
-            # Later ones may be of a past that a power cut brought back.
+            # Later ones may be from before a truncation that a power cut undid.
             self._snapshots.drop_outside(0, last_known.recovery_point)
         args = (self._segments, self._snapshots, known_end, self._now_ms)
         rebuild_producers(self._producers, *args)
 
     def _agrees(self, epochs: EpochHistory, end_offset: int) -> bool:
-        """Whether the file knows the first batch, and gives the last before `end_offset` its epoch.
+        """Whether the file covers the first batch, and gives the last before `end_offset` its
+        epoch.
 
-        It may know too little: retention cuts it before the segments go, and may have died there.
+        It may cover too little: retention shortens it before segments are deleted, and the broker
+        may have stopped in between.
         """
         if end_offset <= self._segments.first.base_offset:
             return True

@@ -1,18 +1,18 @@
 """All logs of a broker: opened at start, created and deleted by name, closed in order.
 
 The manager owns the data directory, the three checkpoint files and the table of logs. It decides
-nothing about partitions: its callers know who leads, what is committed and what is to be deleted.
-A log that the metadata does not know is never deleted: it is renamed `*-stray` and reported. A
+nothing about partitions: its callers know who leads, what is committed and what is to be deleted. A
+log that the metadata does not know is never deleted: it is renamed `*-stray` and reported. A
 deleted log is renamed `*-delete` at once, so that its name is free, and removed after a delay.
 Directories that are no logs are left alone.
 
-`start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint,
-and pauses where it concerns all logs (`broker/turns.py`).
+`start` and `close` block and run in a worker. Other calls are quick, except for the fsync of a
+checkpoint; those over all logs take turns (`broker/turns.py`).
 
-`Housekeeping` says when the recurring duties are due: a table of deadlines, nothing more. `now` is
-monotonic seconds; the caller sleeps until `next_deadline` and performs what `due` returns. A duty
-that was missed (a pause, a busy loop) is due once, not once for each missed interval. Rolling by
-age is no duty: each append checks it.
+`Housekeeping` says when the recurring duties are due: a table of deadlines. `now` is monotonic
+seconds; the caller sleeps until `next_deadline` and performs what `due` returns. A duty that was
+missed (a pause, a busy loop) is due once, not once for each missed interval. Rolling by age is no
+duty: each append checks it.
 """
 
 import logging
@@ -63,13 +63,13 @@ from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
 REMOVED_AT_ONCE = 20  # logs, in one turn: some milliseconds
-SPARE_FILES = 32  # left to what the process opens for a moment only
+SPARE_FILES = 32  # left for files that the process opens for a moment
 LOGS_AHEAD = 16  # each opens one file
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerStatistics:
-    """All logs at one moment."""
+    """Sums over all logs."""
 
     log_count: int
     damaged: tuple[TopicPartition, ...]
@@ -79,7 +79,8 @@ class ManagerStatistics:
 
 
 def _start_to_checkpoint(log: Log) -> int:
-    """The log start; as long as a loss is not accepted, not above it, for it may be put back."""
+    """The log start to checkpoint: while a loss is not accepted, the old one, since the lost
+    records may be restored."""
     return log.log_start if log.damage is None else min(log.log_start, log.damage.offset)
 
 
@@ -90,11 +91,11 @@ class LogManager:
         self._files = files
         self._root = root
         self._limits = limits
-        self.directory = DataDirectory(files, root)  # whose it is, how the last runs ended
+        self.directory = DataDirectory(files, root)  # its owner, and how the last runs ended
         self._logs: dict[TopicPartition, Log] = {}
-        self._spare_logs = 0  # that there are descriptors for, when last looked
+        self._spare_logs = 0  # how many, when last counted
         self._high_watermarks: dict[TopicPartition, int] = {}
-        self._deleted: dict[Log, int] = {}  # when their files go, in wall clock ms
+        self._deleted: dict[Log, int] = {}  # when to remove their files, in wall clock ms
         self._is_closed = False
         self._recovery_point_file = Checkpoint(
             files,
@@ -113,7 +114,7 @@ class LogManager:
     # -- starting
 
     def lock(self) -> None:
-        """Take the directory for this process, before anything else in it is touched.
+        """Lock the directory for this process, before anything else in it is read.
 
         Raises DataDirectoryError. `start` does it too; may be called twice.
         """
@@ -123,7 +124,7 @@ class LogManager:
     def start(
         self, boot_id: str, cluster_id: str, node_id: int, now_ms: int, marks: RunMarks = NO_MARKS
     ) -> None:
-        """Take the directory and open all logs in it. Raises DataDirectoryError."""
+        """Lock the directory and open all logs in it. Raises DataDirectoryError."""
         try:
             self.lock()
             with explaining(self._root):
@@ -135,11 +136,11 @@ class LogManager:
 
     @property
     def tail_safe(self) -> bool:
-        """Whether no append can have been lost by how the last runs ended."""
+        """Whether the way in which the last runs ended cannot have lost an append."""
         return self.directory.tail_safe
 
     def forget_lost_tail(self) -> None:
-        """Whoever decides what an unsafe tail means was told."""
+        """Forget the unsafe tail: the controller, which decides what it means, was told."""
         self.directory.forget_lost_tail()
 
     def _open_logs(self, now_ms: int) -> None:
@@ -166,11 +167,11 @@ class LogManager:
             if topic_partition is not None and self._is_log(self._root / name):
                 self._open(topic_partition, last_known_states.get(topic_partition, unknown), now_ms)
         deleted = [name for name in names if is_deleted_name(name)]
-        # A clean stop left no word of what was deleted before it.
+        # After a clean stop no checkpoint has a log that was deleted before it.
         self._open_missing(last_known_states, () if self.directory.is_clean else deleted, now_ms)
         if not self.directory.is_clean or self.damaged:
-            # What an unclean stop cost is known (or kept as damage): from here on nothing is
-            # missing, and the next start must not believe so.
+            # The losses of the unclean stop are known (or kept as damage). From here on nothing is
+            # missing, and the next start must not think so.
             self.checkpoint_recovery_points()
             self.checkpoint_high_watermarks()
             self.checkpoint_log_starts()
@@ -185,7 +186,8 @@ class LogManager:
         deleted: Sequence[str],
         now_ms: int,
     ) -> None:
-        """Logs that were here and did not go through us: damaged, with nothing left in them."""
+        """Open logs that were here and were removed by others: damaged, with nothing left in
+        them."""
         for name, last_known in last_known_states.items():
             is_gone = name not in self._logs and not is_among_deleted(name, deleted)
             if is_gone and last_known.promised_end > 0 and parse_log_name(str(name)) == name:
@@ -208,7 +210,8 @@ class LogManager:
         self._high_watermarks[log.topic_partition] = log.checkpointed_high_watermark
 
     def _is_log(self, directory: PurePath) -> bool:
-        """Whether a directory with a log's name is one; what a creation left behind is removed."""
+        """Whether a directory with a log's name is one; remove what an interrupted creation
+        left."""
         names = self._files.list(directory)
         if PARTITION_METADATA in names or offsets_in(names, DAMAGED_SUFFIX):
             return True
@@ -229,7 +232,7 @@ class LogManager:
     # -- the table of logs
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
-        """The log of a partition, if it has one here."""
+        """Return the log of a partition, if this broker has one."""
         return self._logs.get(topic_partition)
 
     @property
@@ -240,7 +243,7 @@ class LogManager:
     def create(
         self, topic_partition: TopicPartition, topic_id: bytes, limits: LogLimits, now_ms: int
     ) -> Log:
-        """Make a log where there is none. Raises Refused if there is no room now, OSError."""
+        """Create a log. Raises Refused if the disk is full, and OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self._root / str(topic_partition)
         location = LogLocation(self._files, directory, topic_partition, topic_id)
@@ -249,7 +252,7 @@ class LogManager:
         try:
             self._require_spare_files()
             if self._files.exists(directory):
-                # Nothing of ours: that would be in the table.
+                # Not a log of ours, which would be in the table.
                 self._files.rename(
                     directory,
                     name_aside(self._files, self._root, topic_partition, b"", STRAY_SUFFIX),
@@ -267,14 +270,15 @@ class LogManager:
         return log
 
     def claim(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        """Say whose an empty log is that names no topic: what stands for one that is gone."""
+        """Give an empty log without a topic id the topic's: it replaces one whose files are
+        gone."""
         log = self._logs[topic_partition]
         log.topic_id = topic_id
         write_topic_id(self._files, log.directory, topic_id)
 
     def _require_spare_files(self) -> None:
-        """Raise OSError if a new log would take the last descriptors: checkpoints, flushes and
-        rolls need some for a moment, and cannot be refused. Looked at for some logs at once."""
+        """Raise OSError if a new log would use the last descriptors: checkpoints, flushes and rolls
+        need some for a moment, and cannot be refused. Counted once for several logs."""
         if self._spare_logs == 0:
             spare: list[File] = []
             try:
@@ -287,13 +291,13 @@ class LogManager:
         self._spare_logs -= 1
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Take a log away: its name is free at once, its files go when the delay has passed."""
+        """Delete a log: its name is free at once, its files are removed after the delay."""
         log = self._remove(topic_partition)
         self._put_aside(log, DELETE_SUFFIX)
         self._deleted[log] = now_ms + log.limits.file_delete_delay_ms
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Keep the bytes of a log that nobody knows, out of the way."""
+        """Keep the bytes of a log that the metadata does not know, under another name."""
         log = self._remove(topic_partition)
         self._forget(topic_partition)
         self._put_aside(log, STRAY_SUFFIX)
@@ -309,9 +313,10 @@ class LogManager:
         log.move_to(name_aside(self._files, self._root, name, log.topic_id, suffix))
 
     def _forget(self, topic_partition: TopicPartition) -> bool:
-        """Take what is checkpointed of a log that is no more out; False if the disk is full.
+        """Remove a log that does not exist any more from the checkpoints; False if the disk is
+        full.
 
-        Else the next start would look for it, and believe it of a new log of that name.
+        Otherwise the next start would miss it, and apply its offsets to a new log of that name.
         """
         files = (self._recovery_point_file, self._high_watermark_file, self._log_start_file)
         return all(file.lower(topic_partition, NO_OFFSET) for file in files)
@@ -319,7 +324,7 @@ class LogManager:
     # -- duties
 
     def apply_retention(self, name: TopicPartition, high_watermark: int, now_ms: int) -> int:
-        """Delete a log's expired segments below the high watermark; how many."""
+        """Delete a log's expired segments below the high watermark; return how many."""
         try:
             return self._logs[name].apply_retention(high_watermark, now_ms)
         except OSError as error:
@@ -329,7 +334,7 @@ class LogManager:
             return 0
 
     def remove_deleted_files(self, now_ms: int) -> Turns[None]:
-        """Remove the files of deleted segments and logs whose time has come."""
+        """Remove the files of deleted segments and logs whose delay has passed."""
         for logs in at_once(list(self._logs.values())):
             for log in logs:
                 log.remove_deleted_files(now_ms)
@@ -348,7 +353,7 @@ class LogManager:
             yield
 
     def expire_producers(self, now_ms: int) -> Turns[None]:
-        """Forget idle producers in all logs."""
+        """Expire idle producers in all logs."""
         for logs in at_once(list(self._logs.values())):
             for log in logs:
                 log.expire_producers(now_ms)
@@ -357,25 +362,25 @@ class LogManager:
     # -- checkpoints
 
     def record_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Record high watermarks for the next checkpoint; other partitions keep their last ones."""
+        """Set high watermarks for the next checkpoint; other partitions keep their last ones."""
         for name, high_watermark in high_watermarks.items():
             if name in self._high_watermarks:
                 self._high_watermarks[name] = high_watermark
 
     def checkpoint_high_watermarks(self) -> bool:
-        """Write the high watermarks recorded last; False if the disk is full. A worker may."""
+        """Write the high watermarks set last; False if the disk is full. May run in a worker."""
         return self._high_watermark_file.write()
 
     def checkpoint_recovery_points(self) -> bool:
-        """Write the recovery points; False if the disk is full. A worker may."""
+        """Write the recovery points; False if the disk is full. May run in a worker."""
         return self._recovery_point_file.write()
 
     def checkpoint_log_starts(self) -> bool:
-        """Write the log starts; False if the disk is full. A worker may."""
+        """Write the log starts; False if the disk is full. May run in a worker."""
         return self._log_start_file.write()
 
     def _before_truncation(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Make the checkpoints true of a log before it is cut to its start and `offset`.
+        """Lower the checkpoints of a log to its start and `offset`, before it is truncated.
 
         Raises Refused if the disk is full, but never for the log start: retention makes room.
         """
@@ -392,8 +397,8 @@ class LogManager:
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
         """Close all logs, checkpoint them, and mark the stop as clean. May be called twice.
 
-        A full disk leaves no mark: the next start reads more. Other errors are raised. Returns
-        whether the mark was made.
+        On a full disk there is no mark, and the next start reads more. Other errors are raised.
+        Returns whether the mark was made.
         """
         if self._is_closed:
             return False
@@ -419,7 +424,8 @@ class LogManager:
         return is_written
 
     def abandon(self) -> None:
-        """Close all files and give the directory back, without a word. May be called twice."""
+        """Close all files and unlock the directory, without writing anything. May be called
+        twice."""
         self._is_closed = True
         for log in [*self._logs.values(), *self._deleted]:
             log.abandon()
@@ -427,11 +433,11 @@ class LogManager:
 
     @property
     def damaged(self) -> tuple[TopicPartition, ...]:
-        """The logs that lost records."""
+        """The logs that have lost records."""
         return tuple(name for name, log in self._logs.items() if log.damage is not None)
 
     def statistics(self) -> ManagerStatistics:
-        """All logs at this moment."""
+        """Return the sums over all logs."""
         strays = [name for name in self._files.list(self._root) if name.endswith(STRAY_SUFFIX)]
         return ManagerStatistics(
             log_count=len(self._logs),
@@ -443,7 +449,7 @@ class LogManager:
 
 
 class Duty(Enum):
-    """What is to be done now and then."""
+    """The recurring duties."""
 
     HIGH_WATERMARKS = "checkpoint the high watermarks"
     RECOVERY_POINTS = "checkpoint the recovery points"
@@ -470,11 +476,11 @@ class Housekeeping:
 
     @property
     def next_deadline(self) -> float:
-        """When (monotonic seconds) something is due next."""
+        """When (monotonic seconds) the next duty is due."""
         return min(self._deadlines.values())
 
     def due(self, now: float) -> list[Duty]:
-        """What is to be done now; each is next due an interval from now."""
+        """Return the duties that are due; each is next due an interval from now."""
         duties = [duty for duty, deadline in self._deadlines.items() if deadline <= now]
         for duty in duties:
             self._deadlines[duty] = now + self._intervals[duty].every_s

@@ -1,17 +1,17 @@
-"""What is left of a log after an unclean stop: the check of its segments, and what a loss means.
+"""Recovery of a log after an unclean stop: the check of its segments, and what a loss means.
 
-Every segment from the one with the recovery point on is read once and checked batch by batch; its
-indexes are made anew on the way. The log ends where the first bad byte is. What that means depends
-on what lies there:
+Recovery reads every segment from the one with the recovery point on, checks it batch by batch, and
+builds its indexes again. The log ends at the first bad byte. What that means depends on what is
+there:
 
-* a torn tail, which nobody was promised: cut;
-* after a power cut, segments that do not continue it: the disk wrote a newer file before an older
-  one, or undid a cut. Not synced, so not promised either: removed;
-* damage: a valid batch behind a bad one, an end below the recovery point, or, as long as the
-  machine did not stop, an end below the high watermark or segments behind the end. The bytes are
-  kept in `*.damaged` files, named by the first offset they may hold, and as long as such a file
-  lies there the log says that it is damaged, at every start. A log whose first segments are gone
-  is damaged, too, from its checkpointed start on.
+* a torn tail, which was never acknowledged as durable: it is truncated;
+* after a power cut, segments that do not continue the log: the disk wrote a newer file before an
+  older one, or undid a truncation. They were not synced either: they are removed;
+* damage: a valid batch after a bad one, an end below the recovery point, or, if the machine did not
+  stop, an end below the high watermark or segments after the end. The bytes are kept in
+  `*.damaged` files, named by the first offset they may hold. While such a file exists, the log is
+  damaged at every start. A log whose first segments are missing is damaged, too, from its
+  checkpointed start on.
 """
 
 import logging
@@ -40,7 +40,7 @@ ACCEPTED_SUFFIX = ".damaged-accepted"
 
 
 class _Checked(NamedTuple):
-    """How far a segment is sound: its bytes, the offset that comes next, the newest epoch."""
+    """How far a segment is sound: the size of that part, the next offset, the newest epoch."""
 
     end: int
     next_offset: int
@@ -53,10 +53,10 @@ def check_segment(
     following_epoch: int | None = None,
     epochs: EpochHistory | None = None,
 ) -> _Checked:
-    """Read a segment once, checking every batch, indexing it, and showing it to `observe`.
+    """Read a segment once: check every batch, index it, and pass it to `observe`.
 
-    Where an older leader epoch follows, in the segment or as that of the next one, either the last
-    batch has one that rotted, or what follows it has. Then `epochs` tell, if they can be trusted.
+    If an older leader epoch follows, in the segment or as that of the next one, the epoch of either
+    the last batch or what follows is corrupt. Then `epochs` decide, if they can be trusted.
     """
     segment.forget_indexes()
     checked = _Checked(0, segment.base_offset, NO_EPOCH)
@@ -83,7 +83,7 @@ def check_segment(
 
 
 def read_damage(location: LogLocation) -> Damage | None:
-    """What an earlier start found and nobody has accepted yet."""
+    """Return the damage that an earlier start found and nobody has accepted yet."""
     offsets = offsets_in(location.files.list(location.directory), DAMAGED_SUFFIX)
     if not offsets:
         return None
@@ -94,10 +94,10 @@ def read_damage(location: LogLocation) -> Damage | None:
 def check_front(
     location: LogLocation, last_known: LastKnownState, first_base: int
 ) -> Damage | None:
-    """Whether the first segments are gone: what was promised is there from the log start on.
+    """Return the damage if the first segments, from the checkpointed log start on, are missing.
 
-    The log start is checkpointed before segments go, the promise is lowered before a cut.
-    A loss that was accepted is known by its file, until the log start is checkpointed anew.
+    The log start is checkpointed before segments are deleted, and lowered before a truncation. An
+    accepted loss has a file, which counts until the log start is checkpointed again.
     """
     start = last_known.log_start
     if not 0 <= start < min(first_base, last_known.promised_end):
@@ -111,14 +111,14 @@ def check_front(
 
 
 def mark_damage(location: LogLocation, offset: int) -> None:
-    """Keep in mind, over restarts, that records are lost of which no bytes are kept aside."""
+    """Record, for later starts, that records are lost of which no bytes are kept."""
     path = location.directory / file_name(offset, DAMAGED_SUFFIX)
     location.files.open(path, create=True).close()
     location.files.sync_dir(location.directory)
 
 
 class Kept(NamedTuple):
-    """A file of bytes that were kept aside; `last_offset` is that of its last valid batch."""
+    """A file of bytes that were kept; `last_offset` is that of its last valid batch."""
 
     path: PurePath
     size: int
@@ -126,7 +126,7 @@ class Kept(NamedTuple):
 
 
 def kept_aside(files: Files, directory: PurePath) -> list[Kept]:
-    """What damage left, in the order of offsets. Reads all of it."""
+    """Return the kept files of a damaged log, in the order of offsets. Reads all of them."""
     kept = []
     for name in files.list(directory):
         if name.endswith(DAMAGED_SUFFIX):
@@ -138,7 +138,7 @@ def kept_aside(files: Files, directory: PurePath) -> list[Kept]:
 
 
 def accept_damage(files: Files, directory: PurePath) -> None:
-    """Give the lost records up: the kept bytes stay, but are no sign of damage any more."""
+    """Accept the loss: the kept bytes stay, but the log no longer counts as damaged."""
     for name in files.list(directory):
         if name.endswith(DAMAGED_SUFFIX):
             accepted = name.removesuffix(DAMAGED_SUFFIX) + ACCEPTED_SUFFIX
@@ -147,7 +147,7 @@ def accept_damage(files: Files, directory: PurePath) -> None:
 
 
 class Recovery:
-    """Checks the segments of one log, and shows every good batch to `observe`."""
+    """Checks the segments of one log, and passes every valid batch to `observe`."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class Recovery:
         observe: Callable[[BatchHeader], None],
         epochs: EpochHistory | None,
     ) -> None:
-        """`epochs` are those of the file, which is not of a past that a power cut brought back only
-        if the machine ran on."""
+        """`epochs` are those of the file. They may be older than the log, after a power cut, unless
+        the machine ran on."""
         self._location = location
         self._last_known = last_known
         self._segments = segments
@@ -167,7 +167,7 @@ class Recovery:
         self.damage: Damage | None = None
 
     def run(self, first: int) -> int:
-        """Check the segments from index `first` on, cut what is no log, and return its end."""
+        """Check the segments from index `first` on, remove what is no log, and return its end."""
         segments = list(self._segments)
         checked = _Checked(0, segments[first].base_offset, NO_EPOCH)
         for index in range(first, len(segments)):
@@ -188,8 +188,8 @@ class Recovery:
     def _continues(self, segment: Segment, before: _Checked) -> bool:
         """Whether a segment can follow what was checked before it.
 
-        After a power cut it may not: an older file may have lost its end, or a cut may have been
-        undone, so that there are two of an offset or an older epoch behind a newer one.
+        After a power cut it may not: an older file may have lost its end, or a truncation may have
+        been undone, so that an offset exists twice, or an older epoch follows a newer one.
         """
         if segment.base_offset != before.next_offset:
             return False
@@ -234,10 +234,11 @@ class Recovery:
         return self._missing(checked.next_offset)
 
     def _lowest_behind(self, segment: Segment, checked: _Checked) -> int:
-        """The lowest offset that a batch behind the bad one can have.
+        """Return the lowest offset that a batch after the bad one can have.
 
-        Any, for the offset of the bad one may be what rotted. But if that is as it should be and
-        the file ends inside, then a batch with a lower one is a value that a producer sent.
+        It can be any, since the bad batch's own offset may be corrupt. But if that offset is right
+        and the file ends inside of the batch, a batch with a lower one is part of a value that a
+        producer sent.
         """
         data = segment.file.read(checked.end, BATCH_HEADER_BYTES)
         if len(data) == BATCH_HEADER_BYTES:

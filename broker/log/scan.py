@@ -1,12 +1,12 @@
-"""Walking over the batches of a log file: fast hops over headers, and the full check.
+"""Iterating over the batches of a log file: quickly over headers, or with a full check.
 
-`batch_headers` takes headers as they are, and reads only what it must: windows of 16 KB while
-batches are small, single headers when they are large. `chained_batches` does the same and compares
-each header with the one before: offsets follow each other, for nothing was compacted away. Where
-the chain breaks it raises `BadBytes`; `sound_batches` goes on behind that. No checksum is computed
-as long as the chain holds. `checked_batches` trusts nothing and is what recovery uses: large reads,
-one CRC per batch, no work per record; its speed is that of reading the file once. `find_batch`
-looks for a batch behind bytes that are none, which is how recovery tells damage from a torn tail.
+`batch_headers` does not check headers, and reads only what it must: windows of 16 KB while batches
+are small, single headers when they are large. `chained_batches` does the same and compares each
+header with the one before: offsets follow each other, since nothing was compacted away. Where the
+chain breaks it raises `BadBytes`; `sound_batches` goes on after the bad bytes. No checksum is
+computed while the chain holds. `checked_batches` trusts nothing, and recovery uses it: large reads,
+one CRC per batch, no work per record; it is as fast as reading the file once. `find_batch` looks
+for a batch after bytes that are none, by which recovery tells damage from a torn tail.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ MAGIC_POSITION = 16
 
 
 def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch in `file[position:end]`, unchecked."""
+    """Yield the position and header of each whole batch in `file[position:end]`, unchecked."""
     window, start = b"", position
     window_bytes = HOP_WINDOW_BYTES
     while position + BATCH_HEADER_BYTES <= end:
@@ -47,10 +47,10 @@ def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Ba
 
 
 class BadBytes(InvalidBatch):
-    """What lies in a segment where a batch should be is none, or not the one that was written.
+    """Bytes of a segment are not the batch that was written there.
 
-    The records that are lost begin at `offset`, and their bytes at `position` of the segment. The
-    next batch that is known to be sound has `next_offset` and begins at `end`; None: there is none.
+    The lost records begin at `offset`, and their bytes at `position` of the segment. The next batch
+    that is known to be sound has `next_offset` and begins at `end`; None: there is none.
     """
 
     def __init__(
@@ -71,17 +71,18 @@ class BadBytes(InvalidBatch):
         self.end = end
 
     def until(self, next_offset: int, end: int) -> "BadBytes":
-        """The same, now that it is known what lies behind."""
+        """Return the same error with the next sound batch."""
         return BadBytes(self.offset, self.position, self.reason, next_offset, end)
 
 
 def chained_batches(
     file: File, position: int, next_offset: int, end: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch in `file[position:end]`, the first of `next_offset`.
+    """Yield the position and header of each batch in `file[position:end]`, the first of
+    `next_offset`.
 
     Raises BadBytes where a header does not continue what is before it, or the last batch does not
-    end at `end`. If the checksum of the one before is wrong, its length or its offsets are.
+    end at `end`. If the checksum of the batch before is wrong, the error is in that one.
     """
     before: tuple[int, BatchHeader] | None = None
     reason = "no whole batch is there"
@@ -103,7 +104,7 @@ def chained_batches(
 
 
 def sound_batches(file: File, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `chained_batches`, up to the end of a segment, leaving out what is damaged."""
+    """Yield as `chained_batches`, up to the end of a segment, and leave out what is damaged."""
     while True:
         try:
             yield from chained_batches(file, position, next_offset, file.size)
@@ -117,7 +118,7 @@ def sound_batches(file: File, position: int, next_offset: int) -> Iterator[tuple
 
 
 def is_intact(file: File, position: int, header: BatchHeader) -> bool:
-    """Whether a batch is all there and its checksum is right."""
+    """Whether a batch is complete and its checksum is right."""
     return (
         header.size >= BATCH_HEADER_BYTES
         and position + header.size <= file.size
@@ -126,8 +127,8 @@ def is_intact(file: File, position: int, header: BatchHeader) -> bool:
 
 
 def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
-    """Whether a header can be that of a batch of `next_offset` or later, in a segment of that base;
-    what the batch holds is unchecked."""
+    """Whether a header can be that of a batch of `next_offset` or later, in a segment of that base
+    offset. The content of the batch is not checked."""
     return (
         header.magic == MAGIC
         and header.size >= BATCH_HEADER_BYTES
@@ -138,7 +139,7 @@ def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
 
 
 def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each valid batch of a segment; ends at the first bad byte.
+    """Yield the position and header of each valid batch of a segment, up to the first bad byte.
 
     Valid: whole, magic 2, right CRC, the offset that follows the one before and is within 32 bits
     of the segment's base, and no older leader epoch than the one before.
@@ -171,7 +172,8 @@ def _window(file: File, position: int, size: int) -> memoryview:
 
 
 def find_batch(file: File, position: int, base_offset: int) -> int | None:
-    """Where, from `position` on, a valid batch of a segment of this base begins, if anywhere."""
+    """Return where, from `position` on, a valid batch of a segment of this base begins; None if
+    nowhere."""
     end = file.size
     while position + BATCH_HEADER_BYTES <= end:
         window = file.read(position, CHECK_WINDOW_BYTES)
@@ -188,7 +190,7 @@ def find_batch(file: File, position: int, base_offset: int) -> int | None:
 
 
 def last_offset(file: File, base_offset: int) -> int | None:
-    """The highest offset of a valid batch anywhere in a file, of which any part may be bad."""
+    """Return the highest offset of a valid batch in a file of which any part may be bad."""
     last: int | None = None
     position = find_batch(file, 0, base_offset)
     while position is not None:
