@@ -1,11 +1,11 @@
-"""What `Admin` asks about consumer groups: which there are, who is in them, what they committed.
+"""The consumer group requests of `Admin`: list, describe, delete, and committed offsets.
 
-A group is kept by one broker, its coordinator, which any broker can name. It changes with the
-leader of the group's partition of `__consumer_offsets`; the new one first reads what the old one
-wrote. So every question is: who keeps the group, then ask there, and both again while the answer
-is that somebody else does, or that it is still reading, until the client's patience ends. All of
-these requests may be sent twice: a commit writes the same offset again, and where an answer was
-lost a group that is not there any more has been deleted.
+Each group has a coordinator, which any broker can name. It changes with the leader of the group's
+partition of `__consumer_offsets`; the new one first loads what the old one wrote. So for every
+request the client finds the coordinator and asks it. It repeats both while the broker answers that
+it is not the coordinator or is loading, until the client's time-out. All these requests may be sent
+twice: a commit writes the same offset again, and a group that is missing after a lost answer has
+been deleted.
 
 A refusal is raised as a `BrokerError` that names the group and says what to do. Of a request about
 several groups or partitions the first refusal is raised; the others are done.
@@ -44,12 +44,12 @@ from minibroker.protocol.messages.metadata import MetadataResponse
 from minibroker.protocol.subscription import decode_assignment, decode_subscription
 from minibroker.protocol.types import TopicPartition
 
-# How long a broker has to list its groups: one that does not answer is named.
+# How long a broker has to list its groups. One that does not answer is reported.
 LIST_PATIENCE_S: Final = 3.0
 PAUSE_S: Final = 0.05
-CONSUMERS: Final = "consumer"  # the kind of group whose members' bytes are read here
+CONSUMERS: Final = "consumer"  # the protocol type whose members' bytes can be decoded here
 
-# They pass: the group moves to another coordinator, or is being read there.
+# Passing errors: the group moves to another coordinator, or is being loaded.
 PASSING: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -78,10 +78,10 @@ Response = TypeVar("Response")
 
 
 class GroupsReport(NamedTuple):
-    """The groups of the brokers that answered, by name, and why others said nothing.
+    """The groups of the brokers that answered, by name, and the errors of the others.
 
-    `leaderless` are the partitions of the offsets topic that have no leader now: the groups that
-    are kept there are in no broker's answer.
+    `leaderless` are the partitions of the offsets topic without a leader: their groups are in no
+    broker's answer.
     """
 
     groups: tuple[ListedGroup, ...]
@@ -90,9 +90,9 @@ class GroupsReport(NamedTuple):
 
 
 class GroupMemberDescription(NamedTuple):
-    """A member now. `topics` and `assignment` are empty where they cannot be read.
+    """A member of a group. `topics` and `assignment` are empty if they cannot be decoded.
 
-    `instance_id` is a static member's name; `client_host` is the address that it comes from.
+    `instance_id` is a static member's name; `client_host` is the address that it connects from.
     """
 
     member_id: str
@@ -104,7 +104,7 @@ class GroupMemberDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group now, as its coordinator, which is the broker `coordinator_id`, knows it.
+    """A group, as its coordinator, the broker `coordinator_id`, describes it.
 
     `state` is Empty, PreparingRebalance, CompletingRebalance or Stable; `protocol` the assignor.
     """
@@ -119,7 +119,8 @@ class GroupDescription(NamedTuple):
 
 
 class _Answer(NamedTuple, Generic[Response]):
-    """A coordinator's. `is_repeated`: an earlier one was lost, and may have been the same."""
+    """A coordinator's answer. `is_repeated`: an earlier answer was lost, and may have been the
+    same."""
 
     message: Response
     node_id: int
@@ -175,7 +176,7 @@ async def _list_of(
 
 
 async def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupDescription]:
-    """Each of them, in order. Raises `BrokerError` for one that does not exist."""
+    """Describe groups, in order. Raises `BrokerError` for one that does not exist."""
     described: dict[str, GroupDescription] = {}
     for name in names:
         described[name] = await _describe(cluster, name)
@@ -201,7 +202,7 @@ async def _describe(cluster: Cluster, name: str) -> GroupDescription:
 
 
 def _member(member: MemberDescription, is_consumer: bool) -> GroupMemberDescription:
-    """With what can be read of its bytes, which another program wrote."""
+    """Describe a member; what another program wrote is decoded as far as possible."""
     topics: tuple[str, ...] = ()
     assignment: tuple[TopicPartition, ...] = ()
     if is_consumer:
@@ -219,7 +220,7 @@ def _member(member: MemberDescription, is_consumer: bool) -> GroupMemberDescript
 
 
 async def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
-    """Delete each of them, with all that it committed."""
+    """Delete groups, with all their committed offsets."""
     for name in names:
         answer = await _ask(
             cluster,
@@ -236,7 +237,7 @@ async def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
 async def committed_offsets(
     cluster: Cluster, name: str, partitions: Partitions | None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a group has committed, of these partitions or of all, by partition."""
+    """Return a group's committed offsets, of these partitions or of all, by partition."""
     wanted = None if partitions is None else tuple(GroupPartition(*each) for each in partitions)
     answer = await _ask(
         cluster,
@@ -258,7 +259,7 @@ async def committed_offsets(
 
 
 async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
-    """Set what a group without members has committed, and make the group if need be."""
+    """Set the committed offsets of a group without members; create the group if need be."""
     commits = []
     for (topic, number), offset in offsets.items():
         committed = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
@@ -276,7 +277,7 @@ async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
 
 
 async def delete_offsets(cluster: Cluster, name: str, partitions: Partitions) -> None:
-    """Have a group forget what it committed for these partitions."""
+    """Delete a group's committed offsets of these partitions."""
     request = OffsetDeleteRequest(name, tuple(GroupPartition(*each) for each in partitions))
     answer = await _ask(
         cluster,
@@ -291,7 +292,7 @@ async def delete_offsets(cluster: Cluster, name: str, partitions: Partitions) ->
 
 
 def _first_error(message: OffsetCommitResponse | OffsetDeleteResponse) -> int:
-    """An error that passes, if one of the partitions has it; else any of them."""
+    """Return a passing error, if a partition has one; else any error."""
     errors = [each.error for each in message.partitions if each.error]
     return next((error for error in errors if error in PASSING), errors[0] if errors else 0)
 
@@ -303,7 +304,7 @@ async def _ask(
     request: Request[Response],
     error_of: Callable[[Response], int],
 ) -> _Answer[Response]:
-    """What the group's coordinator says once it is one. Raises `BrokerError`, `ClientTimeout`."""
+    """Ask the group's coordinator. Raises `BrokerError`, `ClientTimeout`."""
     last: Exception | None = None
     is_repeated = False
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):

@@ -1,26 +1,27 @@
-"""Who in a group reads which partitions: range, roundrobin and cooperative-sticky.
+"""Assignment of partitions to a group's members: range, roundrobin and cooperative-sticky.
 
-The leader of a group calls the assignor that the coordinator chose with what all members told it.
-An assignor is a function of that alone: the same members get the same partitions, in whatever
-order they are told of. Each partition of a topic that somebody subscribes to goes to one of its
-subscribers. Topics that are not in `partition_counts` do not exist (any more), and are left out.
+The leader of a group calls the assignor that the coordinator chose, with the members'
+subscriptions. The result depends on nothing else: the same members get the same partitions, in
+whatever order they are given. Each partition of a topic that has a subscriber goes to one of its
+subscribers. Topics that are not in `partition_counts` do not exist, and are left out.
 
-`range` and `roundrobin` are those of Kafka's documentation. Members are taken in order of their
-instance ids, those without one after them by member id, so that static members keep their place:
+`range` and `roundrobin` are those of Kafka's documentation. Members are in the order of their
+instance ids, then those without one by member id, so that static members keep their place:
 
-* range: topic by topic, each subscriber gets a run of partitions, the first ones one more where it
-  does not come out even. So topics of equal size and the same subscribers are cut alike, and who
-  has partition 3 of one has partition 3 of the other.
-* roundrobin: all partitions in order, dealt to the members in turn; who does not subscribe to a
-  topic is passed over.
+* range: topic by topic, each subscriber gets a run of partitions; if they cannot be divided evenly,
+  the first ones get one more. So topics of equal size and the same subscribers are divided alike:
+  the member with partition 3 of one has partition 3 of the other.
+* roundrobin: all partitions in order, dealt to the members in turn; a member that does not
+  subscribe to a topic is skipped.
 
-With both, everybody gives up everything at each rebalance. With cooperative-sticky everybody goes
-on reading what it keeps, and what moves takes two rounds: in the first it is nobody's, because who
-has it must first learn that it shall give it back; having done so that member joins again, and in
-the second round the partition goes to its new owner. How partitions are spread is in
-`sticky.py`; here is whose claims count. Who missed a rebalance may claim what others were
-given since: of several claims that of the newest generation holds, and if two members were given
-the same in the same generation, which no sound leader does, both have to give it back.
+With both, each member gives up all its partitions at each rebalance. With cooperative-sticky each
+member goes on reading the partitions it keeps, and a partition moves in two rounds. In the first
+round no member gets it, because its owner must first learn to give it up; then that member joins
+again, and in the second round the partition goes to its new owner. `sticky.py` computes the spread;
+this file decides which claims count. A member that missed a rebalance may claim partitions that
+others were assigned since: of several claims the one of the newest generation counts. If two
+members were assigned the same partition in the same generation, which no correct leader does, both
+have to give it up.
 """
 
 from collections import defaultdict
@@ -40,7 +41,7 @@ class GroupMember(NamedTuple):
     instance_id: str | None = None
 
 
-# By topic, how many partitions it has.
+# The number of partitions by topic.
 PartitionCounts: TypeAlias = Mapping[str, int]
 # By member id.
 Members: TypeAlias = Mapping[str, GroupMember]
@@ -48,11 +49,11 @@ Assignments: TypeAlias = dict[str, list[TopicPartition]]
 
 
 class Assignor(NamedTuple):
-    """One way to assign.
+    """One strategy of assignment.
 
     `assign` gives every member of `members` a sorted list, perhaps an empty one. If it
     `is_cooperative`, members keep reading what they own during a rebalance, and a partition that
-    somebody has to give back first is nobody's until they join again without it.
+    its owner has to give up first goes to no member until the owner has joined again without it.
     """
 
     name: str
@@ -110,7 +111,7 @@ def assign_cooperatively(partition_counts: PartitionCounts, members: Members) ->
 
 
 def _claimants(members: Members) -> dict[TopicPartition, dict[str, int]]:
-    """By partition the members that claim to own it, with the generation that they have it from."""
+    """By partition, the members that claim to own it, with the generation of each claim."""
     claimants: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
     for member_id, (subscription, _) in members.items():
         for name in subscription.owned:
@@ -119,7 +120,7 @@ def _claimants(members: Members) -> dict[TopicPartition, dict[str, int]]:
 
 
 def _owner(claims: Mapping[str, int]) -> str | None:
-    """Whose claim holds; None where two are as new."""
+    """Return the member whose claim counts; None if two are of the newest generation."""
     newest = max(claims.values())
     owner, *others = (member_id for member_id, of in claims.items() if of == newest)
     return None if others else owner
@@ -138,7 +139,7 @@ def _in_order(members: Members) -> list[str]:
 
 
 def _subscribers(partition_counts: PartitionCounts, members: Members) -> dict[str, list[str]]:
-    """By topic that exists, who subscribes to it, in order."""
+    """By existing topic, its subscribers, in order."""
     subscribers: dict[str, list[str]] = {}
     for member_id in _in_order(members):
         for topic in set(members[member_id].subscription.topics) & partition_counts.keys():

@@ -1,20 +1,20 @@
-"""A consumer's group, as its application meets it: rebalances, commits, and the end.
+"""A consumer's group, as its application sees it: rebalances, commits, and the end.
 
-What is assigned changes only while the application polls (or ends), for then it is done with all
-records that it was handed. `advance` does what is due there, in this order:
+The assignment changes only while the application polls (or closes), because then it is done with
+all records that were delivered to it. `advance` does what is due there, in this order:
 
-1. Partitions that are lost are dropped, after `on_lost`; nothing of them is committed.
-2. An error that the application has to know is raised.
-3. Partitions that were given to others are let go: `on_revoked`, then, with `enable.auto.commit`, a
-   commit, then they are dropped. With range or roundrobin that is everything, before each JOIN;
-   with cooperative-sticky only what moves, after SYNC, and the member joins again to say so.
-4. What was assigned is taken over: `on_assigned`. Where nothing is sought there, a new partition
-   begins behind what its group has committed.
+1. It drops lost partitions, after `on_lost`; nothing of them is committed. 2. It raises an error
+that the application has to know. 3. It gives up partitions that others get: `on_revoked`, then,
+with `enable.auto.commit`, a commit, then it drops them. With range or roundrobin these are all,
+before each JOIN; with cooperative-sticky only those that move, after SYNC, and the member joins
+again to say so. 4. It takes over the new assignment: `on_assigned`. If the callback does not seek,
+a new partition begins at the group's committed offset.
 
-A step is repeated by the next poll if the application cancels it. An exception of a callback comes
-out of the poll once the step is done. While another task is in `advance`, `close` ends that first.
+If the application cancels a step, the next poll repeats it. An exception of a callback leaves the
+poll once the step is done. If another task is in `advance`, `close` ends that first.
 
-With `assign` and a group id there is no membership: offsets are committed and fetched, no more.
+With `assign` and a group id there is no membership: offsets are committed and fetched, nothing
+more.
 """
 
 import logging
@@ -48,7 +48,7 @@ log = logging.getLogger("minibroker.client")
 
 
 class RebalanceCallbacks(NamedTuple):
-    """What the application wants to be told. Without `lost`, `revoked` is called in its place."""
+    """The application's callbacks. Without `lost`, `revoked` is called instead."""
 
     assigned: Callback | None = None
     revoked: Callback | None = None
@@ -56,7 +56,7 @@ class RebalanceCallbacks(NamedTuple):
 
 
 class ConsumerGroup:
-    """The part of one consumer in its group."""
+    """One consumer's membership in its group."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class ConsumerGroup:
         self._fetcher = fetcher
         self._positions = positions
         self._delivered = delivered
-        self._on_commit = on_commit  # told of the group and what was acknowledged
+        self._on_commit = on_commit  # gets changes of the group and acknowledged commits
         self._callbacks = RebalanceCallbacks()
-        self._turn = trio.StrictFIFOLock()  # of who changes what is assigned
+        self._turn = trio.StrictFIFOLock()  # held by the task that changes the assignment
         self._advancing = trio.CancelScope()
         self._is_polled = False
-        self._unannounced: set[TopicPartition] = set()  # assigned, and `on_assigned` not done
+        self._unannounced: set[TopicPartition] = set()  # assigned; `on_assigned` is still to return
         self._is_closing = False
-        self._is_gone = False  # close has released all partitions
+        self._is_gone = False  # close has dropped all partitions
         self._new_partitions = trio.lowlevel.ParkingLot()
         self.membership = Membership(options)
         coordinator = CoordinatorClient(cluster, options.group_id)
@@ -88,7 +88,7 @@ class ConsumerGroup:
         self._queued = QueuedCommits(options.group_id, self._commit_now)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do what needs no application, until cancelled."""
+        """Do what does not need the application, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._tasks.run)
             nursery.start_soon(self._start_new_partitions)
@@ -101,13 +101,14 @@ class ConsumerGroup:
 
     @property
     def subscription(self) -> list[str]:
-        """The topics that it reads as a member; a pattern's only once they were looked for."""
+        """The topics that it reads as a member; those of a pattern once they have been looked
+        up."""
         return list(self._tasks.subscription.topics)
 
     def subscribe(self, selection: TopicSelection, callbacks: RebalanceCallbacks) -> None:
-        """From the next poll on, with the group; in place of what it was before.
+        """Replace the subscription, from the next poll on.
 
-        Joining begins at once, so the next poll is due from now on.
+        Joining begins at once, so `max.poll.interval.ms` counts from now.
         """
         if not self.membership.is_subscribed and self._positions.assignment:
             raise ClientError("partitions are assigned by hand: `unsubscribe` first")
@@ -119,7 +120,7 @@ class ConsumerGroup:
         self._tasks.wake()
 
     async def unsubscribe(self) -> None:
-        """Let go of everything and leave."""
+        """Give up all partitions and leave the group."""
         self.check_outside()
         async with self._turn:
             failure = await self._leave()
@@ -127,37 +128,38 @@ class ConsumerGroup:
             raise failure
 
     def check_not_subscribed(self) -> None:
-        """Raise `ClientError` for who wants to assign by hand, and is a member."""
+        """Raise `ClientError` if the consumer is a member: it cannot assign by hand, too."""
         if self.membership.is_subscribed:
             raise ClientError("this consumer is subscribed: `unsubscribe` before you assign")
 
     def check_outside(self) -> None:
-        """Raise `ClientError` in a callback, where it cannot leave."""
+        """Raise `ClientError` if called in a callback, where the consumer cannot leave."""
         if self._turn.statistics().owner is trio.lowlevel.current_task():
             raise ClientError(INSIDE)
 
     def on_manual_assignment(self) -> None:
-        """The application has assigned by hand."""
+        """Handle that the application has assigned partitions by hand."""
         self._new_partitions.unpark_all()
 
     # -- polling
 
     def begin_poll(self) -> None:
-        """The application asks for records. Raises `ClientError` while it does so already."""
+        """Record that the application polls. Raises `ClientError` if another poll is under way."""
         if self._is_polled:
             raise ClientError("a consumer is polled by one task, and not by a callback of its poll")
         self._is_polled = True
         self.membership.begin_poll()
 
     def end_poll(self) -> None:
-        """It has them, or gave up waiting."""
+        """Record that a poll ends, with or without records."""
         self._is_polled = False
         self.membership.end_poll(trio.current_time())
 
     async def advance(self) -> bool:
-        """Do what is due; whether records may be handed out then.
+        """Do what is due; return whether records may be delivered then.
 
-        No checkpoint where nothing is due. Raises what a callback raised, or what a broker refused.
+        It has no checkpoint if nothing is due. Raises what a callback raised, or what a broker
+        refused.
         """
         if self._needs_application:
             with trio.CancelScope() as self._advancing:
@@ -204,7 +206,7 @@ class ConsumerGroup:
         failure = await self._call(self._callbacks.revoked, revoked)
         if not self.membership.is_lost:
             await self._commit_without_raising()
-            # A commit of another task that came again behind one of the next owner would undo that.
+            # A later repetition of another task's commit would overwrite the next owner's.
             await self._queued.finish()
             await self._commits.finish()
         elif self._options.enable_auto_commit and self._delivered.uncommitted():
@@ -235,9 +237,10 @@ class ConsumerGroup:
     async def _call(
         self, callback: Callback | None, partitions: list[TopicPartition]
     ) -> Exception | None:
-        """Call it; what it raises is for the application, when the step is done.
+        """Call a callback; its exception is raised when the step is done.
 
-        It is work of the application, and due by `max.poll.interval.ms` as that between polls.
+        The callback is the application's work, so `max.poll.interval.ms` applies to it as between
+        polls.
         """
         if callback is None:
             return None
@@ -264,7 +267,7 @@ class ConsumerGroup:
         self._new_partitions.unpark_all()
 
     def _wake(self) -> None:
-        """Whoever polls, or iterates, has to look at what is due."""
+        """Wake a task that polls or iterates, because something is due."""
         self._delivered.return_buffered()
         self._fetcher.arrived.unpark_all()
 
@@ -293,7 +296,7 @@ class ConsumerGroup:
         self._queued.add(chosen, on_commit)
 
     def _chosen(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> Offsets:
-        """What the caller of a commit means, as of now."""
+        """Return the offsets that a commit names, as of now."""
         is_callback = is_callback or self._turn.statistics().owner is trio.lowlevel.current_task()
         if offsets is not None:
             return read_offsets(offsets, self._positions.committable)
@@ -344,7 +347,7 @@ class ConsumerGroup:
                 await self._commit_without_raising()
 
     async def _start_new_partitions(self) -> None:
-        """Have new partitions begin behind what was committed."""
+        """Set new partitions to their committed offsets."""
         while True:
             if not (waiting := {each.name: each for each in self._positions.awaiting_committed()}):
                 await self._new_partitions.park()
@@ -363,9 +366,11 @@ class ConsumerGroup:
     # -- the end
 
     async def close(self, *, may_call: bool) -> None:
-        """Commit, leave, and let go; the caller bounds the time. With `may_call`, tell it.
+        """Commit, leave, and drop the partitions; the caller limits the time. With `may_call`, call
+        the callbacks.
 
-        Who has no time for that is a member no more all the same, and sends no heartbeats.
+        If the time ends before that, the consumer is a member no more all the same, and sends no
+        heartbeats.
         """
         self._is_closing = True
         self._advancing.cancel()
@@ -395,7 +400,7 @@ class ConsumerGroup:
         return failure
 
     def _go(self) -> LeaveGroupRequest | None:
-        """Have nothing to do with the group any more; what to tell its coordinator."""
+        """End the membership here; return what to tell the coordinator."""
         self._is_gone = self._is_closing
         request = self.membership.leave()
         self._tasks.subscription.set_topics((), None)

@@ -1,9 +1,10 @@
-"""The way to the broker that keeps a group: any broker knows which it is.
+"""Requests to a group's coordinator, which any broker can name.
 
-It is asked for when it is needed and not known, and forgotten as soon as a connection to it is lost
-or it says that it is another; so after a failover each request asks again, until somebody answers.
-While its election lasts the old one may be named again and again, and while it loads nothing can be
-done; who sends requests has to be patient (`pause`), and knows for how long.
+The client finds the coordinator when it needs it and does not know it. It forgets the coordinator
+when a connection to it is lost, or when it answers that it is not the coordinator; so after a
+failover each request finds it again. During an election brokers may still name the old one, and
+while the new one loads it can do nothing: senders wait between tries (`pause`), and limit the time
+themselves.
 """
 
 from typing import TypeVar
@@ -23,7 +24,7 @@ Response = TypeVar("Response")
 
 
 class CoordinatorClient:
-    """That of one group."""
+    """The requests of one group."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self._cluster = cluster
@@ -32,10 +33,12 @@ class CoordinatorClient:
         self._finding = trio.StrictFIFOLock()
 
     async def ask(self, api_key: ApiKey, message: Request[Response], purpose: str) -> Response:
-        """One try; if it is cancelled, its connection is closed, or the next would wait behind it.
+        """Send a request once. If the call is cancelled, its connection is closed, because the next
+        request would wait behind it.
 
-        A connection for commits stays open, because their order must stay. Raises `OSError` where
-        no broker answers or knows the coordinator, and `BrokerError` where that will not change.
+        A connection for commits stays open, because commits must stay in order. Raises `OSError` if
+        no broker answers or knows the coordinator, and `BrokerError` for an error that will not
+        change.
         """
         node_id = await self._find()
         try:
@@ -51,19 +54,19 @@ class CoordinatorClient:
             raise
 
     def forget(self, node_id: int | None = None) -> None:
-        """Ask again who it is, unless it has become another than `node_id`."""
+        """Forget the coordinator, unless it is another than `node_id` by now."""
         if node_id in (None, self._node_id):
             self._node_id = NO_NODE
 
     async def pause(self, failures: int) -> None:
-        """Between tries: `retry.backoff.ms`, doubled with each failure up to its maximum."""
+        """Wait between tries: `retry.backoff.ms`, doubled with each failure up to its maximum."""
         options = self._cluster.options
         backoff_ms = options.retry_backoff_ms * 2 ** min(failures, 30)
         jitter = self._cluster.seams.rng.uniform(1 - JITTER, 1 + JITTER)
         await trio.sleep(min(backoff_ms, options.retry_backoff_max_ms) / 1000 * jitter)
 
     def timeout(self, text: str, last: Exception | None) -> ClientTimeout:
-        """The error for what was not done in time: the last one met, or who was asked in vain."""
+        """Return the error for a time-out: the last error, or who was asked without an answer."""
         return ClientTimeout(f"{text}: {last or self._cluster.timeout()}")
 
     async def _find(self) -> int:

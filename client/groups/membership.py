@@ -1,31 +1,30 @@
-"""A member of a consumer group as a machine: what it may ask for, and what each answer means.
+"""A consumer group's member as a state machine: which requests it may send, and what answers mean.
 
     OUT ------> JOINING ---> SYNCING ---> ASSIGNED ---> STABLE
-     ^             ^ \\_________/ ^            |            |
+     ^             ^ \_________/ ^            |            |
      |             |____________|____________|____________| a rebalance: join again
      |_____________________________________________________| left, or lost
 
-Pure: membership_tasks.py sends and waits. A request is made here from what is true at that
-moment, and its answer is judged by what is true when it comes, so an answer to an older generation
-changes nothing.
+Pure: membership_tasks.py sends and waits. A request is made from the state at that moment, and its
+answer is judged by the state when it comes, so an answer to an older generation changes nothing.
 
-*Lost* means that the coordinator may have given this member's partitions to others: it says that it
-does not know the member or its generation, or the application has not polled for
-`max.poll.interval.ms` and the member has gone. Nothing read from them may be committed any more.
-The application learns of it in its next poll, and only then does the member join again. A member
-that the coordinator still knows, or may know, keeps its member id, so that nobody waits for a ghost
-of it: through lost connections, other coordinators and ILLEGAL_GENERATION, but not through
-UNKNOWN_MEMBER_ID.
+*Lost* means that the coordinator may have given this member's partitions to others: it does not
+know the member or its generation, or the application has not polled for `max.poll.interval.ms` and
+the member has left. The member may no longer commit offsets of those partitions. The application
+learns of it in its next poll, and only then does the member join again. A member that the
+coordinator still knows, or may know, keeps its member id, so that the group does not wait for a
+former id of it: it keeps the id through lost connections, other coordinators and
+ILLEGAL_GENERATION, but not through UNKNOWN_MEMBER_ID.
 
-*In doubt* is a member whose coordinator has not answered for `session.timeout.ms`. It may have been
-put out, and cannot know; so nothing more of its partitions is handed out until somebody answers.
-If it is still a member then, as after an outage of all brokers, it has lost nothing.
+*In doubt* is a member whose coordinator has not answered for `session.timeout.ms`. The coordinator
+may have removed it. So no records of its partitions are delivered until a coordinator answers. If
+it is still a member then, as after an outage of all brokers, it has lost nothing.
 
-While a coordinator loads, it answers heartbeats without an error as long as it is sure to be the
-only one: so a load, however long, puts no member in doubt. It ends no doubt either.
+While a coordinator loads, it answers heartbeats without an error as long as it surely was not
+replaced. So a load, however long, puts no member in doubt; it ends no doubt either.
 
-A session counts from when a request was sent that was answered well, for the coordinator cannot
-have restarted it before. Times are seconds of one clock, given by the caller.
+A session counts from the sending of the last request that was answered well, because the
+coordinator cannot have renewed it earlier. Times are seconds of one clock, passed by the caller.
 """
 
 from collections.abc import Mapping
@@ -52,7 +51,7 @@ from minibroker.protocol.messages.groups import (
 from minibroker.protocol.subscription import decode_assignment
 from minibroker.protocol.types import TopicPartition
 
-# Somebody else keeps the group now, or nobody does yet.
+# Another broker is the coordinator, or none is yet.
 NOT_THE_COORDINATOR: Final = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
@@ -60,7 +59,7 @@ NOT_THE_COORDINATOR: Final = frozenset(
 NOT_A_MEMBER: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
-# What is wrong with a member that can never join.
+# Errors with which a member can never join.
 WHAT_TO_CHANGE: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INVALID_SESSION_TIMEOUT: "the broker allows no such session.timeout.ms"
     " (group.min.session.timeout.ms, group.max.session.timeout.ms)",
@@ -73,7 +72,8 @@ WHAT_TO_CHANGE: Final[Mapping[ErrorCode, str]] = {
 
 
 class State(Enum):
-    """Where a member stands. ASSIGNED: it has a part that the application has not taken over."""
+    """The state of a member. ASSIGNED: it has an assignment that the application has not taken
+    over."""
 
     OUT = auto()
     JOINING = auto()
@@ -83,13 +83,13 @@ class State(Enum):
 
 
 class NextStep(Enum):
-    """What its tasks do after an answer."""
+    """What the tasks do after an answer."""
 
     CONTINUE = auto()
-    RETRY = auto()  # the same kind of request, at once
+    RETRY = auto()  # send the same kind of request again, at once
     RETRY_LATER = auto()  # the same, after a pause
-    FIND_COORDINATOR = auto()  # the same, after the coordinator was asked for
-    STOP = auto()  # the application has to know first
+    FIND_COORDINATOR = auto()  # the same, after finding the coordinator
+    STOP = auto()  # the application must know first
 
 
 _ALLOWED: Final = {
@@ -108,47 +108,47 @@ class Membership:
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         self._instance_id = options.group_instance_id or None
-        self._contact_at = float("-inf")  # when the last request was sent that was answered well
+        self._contact_at = float("-inf")  # when the last request that was answered well was sent
         self.group_id = options.group_id
-        self.is_subscribed = False  # or else the application assigns by itself, and this is idle
+        self.is_subscribed = False  # else the application assigns partitions itself
         self.state = State.OUT
         self.member_id = ""
         self._synced_id = ""  # the member id of the last assignment
         self.generation = NO_GENERATION
         self.protocol = ""
         self.leader = ""  # its member id
-        self.assignment: tuple[TopicPartition, ...] = ()  # of the generation
-        self.held_generation = NO_GENERATION  # of what the application has
+        self.assignment: tuple[TopicPartition, ...] = ()  # the generation's
+        self.held_generation = NO_GENERATION  # of the assignment that the application has
         self.must_join = False
         self.is_lost = False
-        self.exit_count = 0  # what was read before an exit must not be committed behind it
+        self.exit_count = 0  # offsets read before a loss must not be committed after it
         self.failure: Exception | None = None  # for the application
         self.poll_deadline = float("inf")  # when the next poll is due at the latest
 
     # -- what the application does
 
     def request_join(self) -> None:
-        """Join as soon as it may: for the first time, or with something new to tell."""
+        """Join as soon as possible: for the first time, or with a new subscription."""
         self.is_subscribed = self.must_join = True
 
     def begin_poll(self) -> None:
-        """While it polls, the application is well."""
+        """Record that the application polls; while it does, the poll interval does not run."""
         self.poll_deadline = float("inf")
 
     def end_poll(self, now: float) -> None:
-        """It has records to work on, or other things to do."""
+        """Record that a poll has ended; the poll interval starts."""
         self.poll_deadline = now + self._options.max_poll_interval_ms / 1000
 
     def accept_loss(self) -> None:
-        """The application knows; the member may join again."""
+        """Handle that the application knows of the loss; the member may join again."""
         self.is_lost = False
 
     def report(self, failure: Exception) -> None:
-        """The application is to be told; meanwhile nobody joins."""
+        """Set an error for the application; the member does not join until it was raised."""
         self.failure = failure
 
     def pop_failure(self) -> Exception | None:
-        """What the application is to be told: once, but for a fenced member."""
+        """Return the error for the application: once, but again and again for a fenced member."""
         failure = self.failure
         if not self.is_fenced:
             self.failure = None
@@ -156,7 +156,7 @@ class Membership:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether another took over its instance id: then it is over."""
+        """Whether another process took over its instance id, which ends the membership."""
         failure = self.failure
         return isinstance(failure, BrokerError) and failure.code == ErrorCode.FENCED_INSTANCE_ID
 
@@ -171,27 +171,27 @@ class Membership:
         return self.state in states
 
     def is_in_doubt(self, now: float) -> bool:
-        """Whether its session may have ended without its knowing."""
+        """Whether its session may have ended without its knowledge."""
         has_session = self.generation != NO_GENERATION
         return has_session and now > self._contact_at + self._options.session_timeout_ms / 1000
 
     def contact_age_s(self, now: float) -> float | None:
-        """How long ago a request was sent that was answered well; None for no member."""
+        """How long ago the last request that was answered well was sent; None for no member."""
         return None if self.generation == NO_GENERATION else now - self._contact_at
 
     # -- joining
 
     def begin_join(self) -> None:
-        """From now on `join` is sent until there is an answer."""
+        """Begin to join: `join` is sent until there is an answer."""
         self.must_join = False
         self._move(State.JOINING)
 
     def join(self, protocols: tuple[GroupProtocol, ...]) -> JoinGroupRequest:
-        """`protocols` in the order of preference.
+        """Make a JOIN; `protocols` is in the order of preference.
 
-        A static member that never got an assignment under its id comes as a new process again: the
-        id may have been lost with its coordinator, and the next one takes a static member with
-        another id than the stored one for one that was replaced.
+        A static member that never got an assignment under its id joins without it, as a new
+        process: the id may have been lost with its coordinator, and the next coordinator would take
+        another id than the stored one for that of a replaced member.
         """
         assert self.state is State.JOINING
         is_id_sure = self._instance_id is None or self.member_id == self._synced_id
@@ -205,7 +205,7 @@ class Membership:
         )
 
     def handle_join(self, answer: JoinGroupResponse, now: float) -> NextStep:
-        """CONTINUE: send `sync`; its `assignments` are the duty of the leader."""
+        """Handle a JOIN's answer. CONTINUE: send `sync`; the leader computes its `assignments`."""
         assert self.state is State.JOINING
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
@@ -221,14 +221,16 @@ class Membership:
         return self._handle_refusal(error)
 
     def sync(self, assignments: tuple[MemberAssignment, ...] = ()) -> SyncGroupRequest:
-        """Asks for this member's part; the leader tells everybody's."""
+        """Make a SYNC, which asks for this member's assignment; the leader's has all
+        assignments."""
         assert self.state is State.SYNCING
         return SyncGroupRequest(
             self.group_id, self.generation, self.member_id, self._instance_id, assignments
         )
 
     def handle_sync(self, answer: SyncGroupResponse, sent_at: float) -> NextStep:
-        """CONTINUE: there is an assignment. RETRY, RETRY_LATER, FIND_COORDINATOR: join again."""
+        """Handle a SYNC's answer. CONTINUE: there is an assignment. RETRY, RETRY_LATER,
+        FIND_COORDINATOR: join again."""
         assert self.state is State.SYNCING
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
@@ -246,21 +248,22 @@ class Membership:
         return NextStep.RETRY if error == ErrorCode.REBALANCE_IN_PROGRESS else step
 
     def on_disconnect(self) -> None:
-        """The answer to JOIN or SYNC is lost: join again, as the same member."""
+        """Handle that the answer to JOIN or SYNC is lost: join again, as the same member."""
         if self.state is State.SYNCING:
             self._move(State.JOINING)
 
     def complete_rebalance(self, *, must_join: bool) -> None:
-        """The application has what was assigned, and gave up the rest.
+        """Handle that the application has taken over its assignment, and given up the rest.
 
-        `must_join`: that has to be told, so that others can get it (cooperative).
+        `must_join`: the member must join again to say so, so that others get what it gave up
+        (cooperative).
         """
         self.must_join |= must_join
         self.held_generation = self.generation
         self._move(State.STABLE)
 
     def fail(self, failure: Exception) -> NextStep:
-        """Out, with something to tell the application; its next poll after that tries again."""
+        """End the membership with an error for the application; the poll after that joins again."""
         self.report(failure)
         self._go_out()
         self.is_lost = self.must_join = True
@@ -269,15 +272,17 @@ class Membership:
     # -- being a member
 
     def heartbeat(self) -> HeartbeatRequest:
-        """To be sent in every state but OUT: while JOIN waits, it finds out whether at anybody."""
+        """Make a heartbeat, which is sent in every state but OUT: while JOIN waits, it shows
+        whether the coordinator is alive."""
         return HeartbeatRequest(self.group_id, self.generation, self.member_id, self._instance_id)
 
     def handle_heartbeat(
         self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float, *, is_loading: bool = False
     ) -> NextStep:
-        """FIND_COORDINATOR: the coordinator is another now. STOP: the partitions are lost.
+        """Handle a heartbeat's answer. FIND_COORDINATOR: the coordinator has changed. STOP: the
+        partitions are lost.
 
-        A coordinator that `is_loading` puts no member out meanwhile, but it cannot know whether the
+        A coordinator that `is_loading` removes no member meanwhile, but it cannot know whether the
         one before it did: it ends no doubt.
         """
         if error in NOT_THE_COORDINATOR:
@@ -295,7 +300,8 @@ class Membership:
         return NextStep.CONTINUE
 
     def commit(self, partitions: tuple[PartitionCommit, ...]) -> OffsetCommitRequest:
-        """To be made anew for each try. Raises `CommitFailed` for who is no member any more."""
+        """Make a commit; call it again for each try. Raises `CommitFailed` if it is not a member
+        any more."""
         if not self.is_subscribed:
             return OffsetCommitRequest(self.group_id, partitions=partitions)
         if self.generation == NO_GENERATION:
@@ -305,7 +311,7 @@ class Membership:
         )
 
     def commit_failed(self, reason: str) -> CommitFailed:
-        """The error, and what to do."""
+        """Return the error, which says what to do."""
         text = f"{named(self.group_id)} takes no offsets from this consumer ({reason})"
         if not self.is_subscribed:
             return CommitFailed(f"{text}: it has members, so subscribe, or take another group.id")
@@ -318,10 +324,10 @@ class Membership:
     def handle_commit(
         self, asked: OffsetCommitRequest, error: ErrorCode, sent_at: float
     ) -> NextStep:
-        """One partition's answer. STOP: it cannot be done any more.
+        """Handle one partition's answer. STOP: the commit cannot succeed any more.
 
-        Who joins just now may have been told of a generation that it does not know yet; the answer
-        to its JOIN or SYNC will say whether it is put out.
+        While the member joins, the coordinator may be in a generation that it does not know yet;
+        the answer to its JOIN or SYNC will tell whether it was removed.
         """
         is_current = self._is_current(asked.generation, asked.member_id)
         if error == ErrorCode.NONE:
@@ -340,15 +346,15 @@ class Membership:
     # -- the end
 
     def expire(self) -> LeaveGroupRequest | None:
-        """The application does not poll: go, so that others can go on with its partitions."""
+        """Handle that the application does not poll: leave, so that others get the partitions."""
         request = self.leave()
         self.is_subscribed = self.is_lost = self.must_join = True
         return request
 
     def leave(self) -> LeaveGroupRequest | None:
-        """Be no member any more; what to tell the coordinator.
+        """End the membership; return the request to leave.
 
-        Nothing for a static member: its place is kept for when it comes back.
+        None for a static member: its place is kept until it comes back.
         """
         member_id, was_member = self.member_id, self.state is not State.OUT
         self.member_id = ""

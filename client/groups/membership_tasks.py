@@ -60,12 +60,12 @@ from minibroker.protocol.subscription import (
 )
 from minibroker.protocol.types import TopicPartition
 
-# A heartbeat without an answer is sent again, by another connection, after this share of a session;
-# so is a JOIN without the answer that there is.
+# A heartbeat without an answer is sent again, over another connection, after this part of a
+# session; so is a JOIN whose answer was lost.
 PATIENCE_SHARE: Final = 1 / 3
-# For how long it is tried to tell that a member goes.
+# How long the client tries to tell the coordinator that a member leaves.
 LEAVE_PATIENCE_S: Final = 5.0
-# Between looks for a topic that is subscribed to and not there.
+# Interval of checks for a subscribed topic that does not exist.
 MISSING_TOPIC_S: Final = 1.0
 
 log = logging.getLogger("minibroker.client")
@@ -96,17 +96,17 @@ class MembershipTasks:
         self._joining = trio.CancelScope()
         self._join_attempt = trio.CancelScope()  # around one JOIN and SYNC
         self._join_sent_at = float("inf")
-        self._answer_missing_since = float("inf")  # since a heartbeat showed that it was answered
+        self._answer_missing_since = float("inf")  # a heartbeat has shown that it was answered
         # If this member leads the group: how many partitions of each topic it has assigned.
         self._assigned_counts: dict[str, int] | None = None
         self._assigned_topics: tuple[str, ...] = ()
         self._buffered_seen = 0
         self._changed = trio.lowlevel.ParkingLot()
-        self.is_withholding = False  # records, from the application, because it is in doubt
+        self.is_withholding = False  # records, because the member is in doubt
         self.subscription = TopicSubscription(cluster)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be a member whenever it is wanted, until cancelled."""
+        """Join and stay a member whenever the consumer subscribes, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._join)
             nursery.start_soon(self._send_heartbeats)
@@ -119,20 +119,20 @@ class MembershipTasks:
     # -- with the application
 
     def wake(self) -> None:
-        """The membership has changed: whoever can go on shall."""
+        """Wake the tasks, because the membership has changed."""
         self._changed.unpark_all()
         if self.needs_application or self.is_withholding:
             self._on_news()
 
     @property
     def needs_application(self) -> bool:
-        """Whether there is something to let go, to take over, or to know."""
+        """Whether the application has to give up or take over partitions, or get an error."""
         member = self._membership
         is_waiting = member.is_lost or member.failure is not None
         return is_waiting or member.state is State.ASSIGNED or bool(self.to_release())
 
     def to_release(self) -> list[TopicPartition]:
-        """What the application has to let go before the next JOIN."""
+        """Return the partitions to give up before the next JOIN."""
         member = self._membership
         if not (member.must_join and member.state in (State.OUT, State.STABLE)):
             return []
@@ -140,12 +140,12 @@ class MembershipTasks:
         return [name for name in held if self._is_eager or name.topic not in topics]
 
     def abandon_join(self) -> None:
-        """The member is out; nobody waits for an answer."""
+        """Stop waiting for the answer to a JOIN: the membership has ended."""
         self._joining.cancel()
         self.wake()
 
     async def leave(self, request: LeaveGroupRequest) -> None:
-        """Tell the coordinator who goes; it finds out by itself if that does not succeed."""
+        """Tell the coordinator that a member leaves. If that fails, its session will expire."""
         failures = 0
         with trio.move_on_after(LEAVE_PATIENCE_S):
             while True:
@@ -155,7 +155,7 @@ class MembershipTasks:
                         return
                     self._coordinator.forget()
                 except (OSError, BrokerError):
-                    pass  # whoever keeps the group then is told
+                    pass  # if the coordinator changes, the next one is told
                 await self._coordinator.pause(failures)
                 failures += 1
 
@@ -215,16 +215,16 @@ class MembershipTasks:
         return member.handle_sync(synced, sent_at) if member.is_in(State.SYNCING) else NextStep.STOP
 
     def _protocols(self) -> tuple[GroupProtocol, ...]:
-        """The ways to assign that this member can do, and what the leader has to know for them."""
+        """Return the assignors that this member supports, with its subscription for the leader."""
         owned = () if self._is_eager else tuple(self._delivered.assignment)
         generation = self._membership.held_generation if owned else NO_GENERATION
         data = encode_subscription(Subscription(self.subscription.topics, owned, generation))
         return tuple(GroupProtocol(n, data) for n in self._options.partition_assignment_strategy)
 
     async def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
-        """Everybody's part, if this is the leader's duty.
+        """Compute all assignments, if this member leads and the coordinator asks for them.
 
-        Where a static member comes back as the leader, the coordinator stays with what it has.
+        If a static member comes back as the leader, the coordinator keeps the stored assignments.
         """
         if joined.leader != joined.member_id:
             self._assigned_counts = None
@@ -249,8 +249,8 @@ class MembershipTasks:
         )
 
     async def _assigned(self) -> dict[str, int]:
-        """How many partitions of each topic the group has assigned, maybe before this member came
-        back: what there is more by now would else be nobody's."""
+        """Return how many partitions of each topic the group has assigned, maybe before this member
+        came back. Partitions added since would otherwise belong to no member."""
         request = DescribeGroupsRequest((self._membership.group_id,))
         answer = await self._coordinator.ask(ApiKey.DESCRIBE_GROUPS, request, JOINS)
         counts: Counter[str] = Counter()
@@ -275,10 +275,10 @@ class MembershipTasks:
             if not self._membership.is_in(State.OUT):
                 failures = 0 if await self._send_heartbeat() else failures + 1
             if failures:
-                self._join_attempt.cancel()  # its connection may be as dead
+                self._join_attempt.cancel()  # this connection may be dead, too
 
     async def _send_heartbeat(self) -> bool:
-        """Whether there was an answer from the coordinator."""
+        """Send a heartbeat; return whether the coordinator answered."""
         member = self._membership
         asked, sent_at = member.heartbeat(), trio.current_time()
         step = NextStep.FIND_COORDINATOR
@@ -298,7 +298,7 @@ class MembershipTasks:
 
     def _find_lost_answer(self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float) -> None:
         """Send the JOIN again if the group is in another generation: then it was answered, perhaps
-        over a connection that a machine on the way has dropped."""
+        over a connection that a device in the network has dropped."""
         is_waiting = self._membership.is_in(State.JOINING) and sent_at > self._join_sent_at
         if is_waiting and error in NOT_A_MEMBER and asked.generation != NO_GENERATION:
             self._answer_missing_since = min(self._answer_missing_since, sent_at)
@@ -306,7 +306,7 @@ class MembershipTasks:
                 self._join_attempt.cancel()
 
     def _record_progress(self) -> None:
-        """Who iterates comes back with each record, and polls only once for many."""
+        """Count iteration as polling: it polls only once for many records."""
         count = self._delivered.buffered_count
         if count != self._buffered_seen and self._membership.poll_deadline < float("inf"):
             self._membership.end_poll(trio.current_time())
@@ -362,7 +362,7 @@ class MembershipTasks:
                 self.wake()
 
     def _compare_topics(self) -> bool:
-        """Whether the group has to assign anew, for there are more partitions, or less."""
+        """Return whether topics have more or fewer partitions than the group has assigned."""
         member = self._membership
         if self._assigned_counts is None or member.state not in (State.ASSIGNED, State.STABLE):
             return False

@@ -1,17 +1,17 @@
-"""Commits, and what was committed: OFFSET_COMMIT and OFFSET_FETCH, until there is an answer.
+"""Committed offsets: OFFSET_COMMIT and OFFSET_FETCH, repeated until there is an answer.
 
-Commits of one consumer go out one at a time, over one connection, and each says what is true when
-its turn comes; one that is not answered is sent again before any other. So an older one overtakes a
-newer one in no log: the coordinator appends in the order in which it reads. What remains possible
-is a request that was given to the network, whose connection was lost here, and which reaches the
-same coordinator, in the same generation, only after its successor came by the next connection. Then
-the committed offset goes back to where this consumer was a moment before. Nothing is lost by that:
-a successor would read again what was done in between, and the next commit puts it right.
+A consumer sends its commits one at a time, over one connection. Each is made from the state when
+its turn comes, and one without an answer is sent again before any other. So an older commit does
+not overtake a newer one: the coordinator appends in the order in which it reads. One case remains:
+a request whose connection was lost reaches the same coordinator, in the same generation, only after
+the next request came over the next connection. Then the committed offset goes back to where this
+consumer was a moment before. Nothing is lost: a member that starts from it reads some records
+again, and the next commit corrects it.
 
-Errors that pass are waited out: another coordinator, one that loads, too few replicas, a rebalance
-under way (a cooperative member goes on to the next generation without the application's doing, and
-then may commit in that one). A commit that the group refuses because this consumer is no member of
-it any more can never succeed; what was read since the last one will be read again.
+The client waits while errors may pass: another coordinator, one that loads, too few replicas, a
+rebalance under way (a cooperative member goes on to the next generation without the application,
+and may then commit in that one). A commit that the group refuses because this consumer is no longer
+a member can never succeed; what was read since the last one will be read again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,14 +40,14 @@ from minibroker.protocol.messages.group_offsets import (
 )
 from minibroker.protocol.types import TopicPartition
 
-# What is committed: a record, or for each partition the next offset to read, perhaps with a text.
+# What to commit: a record, or for each partition the next offset to read, perhaps with a text.
 OffsetsToCommit: TypeAlias = (
     ConsumerRecord | Mapping[TopicPartition, int] | Mapping[TopicPartition, OffsetAndMetadata]
 )
 
 
 class OffsetCommits:
-    """Those of one consumer."""
+    """The commits of one consumer."""
 
     def __init__(self, coordinator: CoordinatorClient, membership: Membership) -> None:
         self._coordinator = coordinator
@@ -55,10 +55,10 @@ class OffsetCommits:
         self._turn = trio.StrictFIFOLock()
 
     async def commit(self, choose: Callable[[], Offsets], patience_s: float) -> Offsets:
-        """Commit what `choose` returns when its turn has come; that is returned.
+        """Commit what `choose` returns when the commit's turn has come; return that.
 
-        Raises `CommitFailed`; `BrokerError` for a partition that was refused, when the others are
-        committed; `ClientTimeout` when the patience ends, and then nobody knows.
+        Raises `CommitFailed`; `BrokerError` if a partition was refused, when the others are
+        committed; `ClientTimeout`: then the commit may or may not have been made.
         """
         last: list[Exception] = []
         exit_count = self._membership.exit_count
@@ -71,14 +71,15 @@ class OffsetCommits:
         raise self._coordinator.timeout(text, last[-1] if last else None)
 
     async def finish(self) -> None:
-        """Until no commit is under way any more that was before."""
+        """Wait until all earlier commits have ended."""
         async with self._turn:
             pass
 
     async def fetch(
         self, names: Iterable[TopicPartition], patience_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What was committed, None where nothing was; commits under way are waited for.
+        """Return the committed offsets, None for a partition without one; wait for pending commits
+        first.
 
         Raises `BrokerError` and `ClientTimeout`.
         """
@@ -145,7 +146,7 @@ class OffsetCommits:
 
 
 def _read(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Raises `BrokerError` for any error in the answer."""
+    """Return the offsets of an answer. Raises `BrokerError` for any error in it."""
     if answer.error:
         raise BrokerError(error_code(answer.error), "what the group has committed")
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
@@ -161,7 +162,8 @@ def _read(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata
 def read_offsets(
     wanted: OffsetsToCommit, committable: Callable[[TopicPartition, int], OffsetAndMetadata]
 ) -> Offsets:
-    """What an application wants to commit. Raises `TypeError` and `ValueError` for what is none."""
+    """Return the offsets that an application wants to commit. Raises `TypeError` and
+    `ValueError`."""
     if isinstance(wanted, ConsumerRecord):
         name = TopicPartition(wanted.topic, wanted.partition)
         return {name: committable(name, wanted.offset + 1)}

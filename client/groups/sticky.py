@@ -1,23 +1,23 @@
-"""Partitions spread evenly over those who may have them, moving as few as that takes.
+"""An even spread of partitions over members, which moves as few as necessary.
 
-A member may have a partition if it subscribes to its topic. Where all subscribe to the same, even
-means that sizes differ by one at most. Where they do not, it means that nobody can be relieved: no
-partition, and no chain of them (a gives one to b, who gives another to c), can go from a member to
-one that would still have fewer afterwards. Two steps lead there:
+A member may have a partition if it subscribes to its topic. If all members subscribe to the same
+topics, even means that their numbers of partitions differ by one at most. If not, it means that no
+member can be relieved: no partition, and no chain of them (a gives one to b, which gives another to
+c), can go from a member to one that would still have fewer afterwards. There are two steps:
 
-1. What nobody owns is dealt out, and levelled among who may have it; nothing that is owned moves.
-2. All of it is levelled.
+1. The partitions without an owner are dealt out and levelled among those that may have them;
+partitions with an owner do not move. 2. All partitions are levelled.
 
-Levelling takes the member with the least, looks who could pass something on to it, and moves one
-partition along the shortest chain from who of them has the most, if that is at least two more. If
-it is not, nobody who reaches this member can be relieved, and they all are done with. So it ends
-with the proof that it is even, in one walk over who may have what.
+Levelling takes the member with the fewest, finds the members that could pass a partition to it, and
+moves one partition along the shortest chain from the one of them with the most, if that has at
+least two more. If not, no member that reaches this one can be relieved, and they all are done. So
+the end of one walk proves that the spread is even.
 
-The order of the steps is what lets a cooperative rebalance end. After its first round some owned
-partitions are withheld until they are given back; what the members keep is part of a spread that is
-even, so that in the second round step 1 alone finds one as even, and step 2 moves nothing.
+With this order of steps a cooperative rebalance ends. In its first round some owned partitions are
+withheld until their owners give them up; the partitions that members keep are part of an even
+spread. So in the second round step 1 alone finds an even spread, and step 2 moves nothing.
 
-Topics with the same subscribers are one pool: within it any partition is as good as another.
+Topics with the same subscribers are one pool, in which all partitions are alike.
 """
 
 from collections import defaultdict, deque
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from minibroker.protocol.types import TopicPartition
 
-WORTH_A_MOVE: Final = 2  # a smaller difference would only be turned round
+WORTH_A_MOVE: Final = 2  # a smaller difference would only be reversed
 
 
 def spread(
@@ -34,10 +34,10 @@ def spread(
     subscribers: Mapping[str, Sequence[str]],
     owners: Mapping[TopicPartition, str],
 ) -> dict[TopicPartition, str]:
-    """Who shall have each partition of the topics in `subscribers`.
+    """Return the assignment of the partitions of the topics in `subscribers`.
 
-    Each of these has a subscriber. `owners` are partitions that stay where they are if they can:
-    only ones that exist, of members that subscribe to them.
+    Each topic has a subscriber. `owners` are partitions that stay where they are if possible:
+    existing ones, of members that subscribe to them.
     """
     partitions = [
         TopicPartition(topic, number)
@@ -55,9 +55,9 @@ def spread(
 
 
 class _Pool:
-    """Topics with the same subscribers, and by member what of them may be moved.
+    """Topics with the same subscribers, and by member its partitions that may move.
 
-    What a member did not own before stands last, and is passed on first.
+    Partitions that a member did not own before are last, and are passed on first.
     """
 
     def __init__(self, subscribers: Sequence[str]) -> None:
@@ -65,23 +65,23 @@ class _Pool:
         self.held: defaultdict[str, list[TopicPartition]] = defaultdict(list)
 
     def take(self, member: str) -> TopicPartition:
-        """Something that this member passes on."""
+        """Remove and return a partition that a member passes on."""
         names = self.held[member]
         name = names.pop()
         if not names:
-            del self.held[member]  # so that only who holds something is looked at
+            del self.held[member]  # so that only members with partitions are looked at
         return name
 
 
 class _Giver(NamedTuple):
-    """What a member can pass something of, and to whom; it may be passed on from there."""
+    """One link of a chain: a member can pass a partition of `pool` to `taker`."""
 
     pool: _Pool
     taker: str
 
 
 class _Table:
-    """Who has what. `loads` counts also the partitions that may not be moved yet."""
+    """The assignment. `loads` also counts the partitions that may not move yet."""
 
     def __init__(self, subscribers: Mapping[str, Sequence[str]]) -> None:
         self.loads: dict[str, int] = {}
@@ -99,12 +99,13 @@ class _Table:
             self.loads[member] = 0
 
     def count(self, members: Iterable[str]) -> None:
-        """Each of these has one partition more."""
+        """Count one partition more for each of these."""
         for member in members:
             self.loads[member] += 1
 
     def deal(self, names: Iterable[TopicPartition]) -> None:
-        """Give each to who has the least; first what the fewest may have."""
+        """Give each partition to the member with the fewest; first those that few members may
+        have."""
 
         def choice(name: TopicPartition) -> int:
             return len(self._pool_of[name.topic].subscribers)
@@ -116,13 +117,13 @@ class _Table:
             self.loads[member] += 1
 
     def release(self, owners: Mapping[TopicPartition, str]) -> None:
-        """From now on these may be moved, too."""
+        """Let these partitions move, too."""
         for name, member in sorted(owners.items(), reverse=True):
             self._pool_of[name.topic].held[member].insert(0, name)
 
     def level(self) -> None:
-        """Move what may be moved until nobody can be relieved."""
-        left = dict(self.loads)  # the members that are not done with
+        """Level: move partitions until no member can be relieved."""
+        left = dict(self.loads)  # the members that are not done
         while left:
             least = min(left, key=self.loads.__getitem__)
             givers = self._givers(least, left)
@@ -134,9 +135,9 @@ class _Table:
                     del left[member]
 
     def _givers(self, least: str, left: Collection[str]) -> dict[str, _Giver]:
-        """Who of those left can pass something on to `least`, the nearest first.
+        """Yield the remaining members that can pass a partition to `least`, the nearest first.
 
-        It looks no further than to one that has as much as anybody and can be relieved.
+        It ends at a member that has as many as any and can be relieved.
         """
         load_max = max(self.loads[member] for member in left)
         is_even = load_max < self.loads[least] + WORTH_A_MOVE
@@ -167,7 +168,7 @@ class _Table:
         self.loads[member] += 1
 
     def swap_back(self, owners: Mapping[TopicPartition, str]) -> None:
-        """Who lost a partition and has another one of its pool instead gets its own back."""
+        """Give members that lost a partition, and got another of its pool, their own back."""
         holders = self.holders()
         for name, owner in sorted(owners.items()):
             holder, held = holders[name], self._pool_of[name.topic].held
@@ -182,7 +183,7 @@ class _Table:
                 holders[name], holders[other] = owner, holder
 
     def holders(self) -> dict[TopicPartition, str]:
-        """Who has each partition that may be moved."""
+        """Return the member of each partition that may move."""
         return {
             name: member
             for pool in dict.fromkeys(self._pool_of.values())

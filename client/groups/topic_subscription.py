@@ -1,4 +1,4 @@
-"""Which topics a group's member reads, and how many partitions the topics of its group have.
+"""The topics that a group's member reads, and the partition counts of the group's topics.
 
 Topics are named, or matched by a pattern against the names of all topics but internal ones: once
 before the first join, then with the age of metadata.
@@ -18,17 +18,17 @@ log = logging.getLogger("minibroker.client")
 
 
 class TopicSubscription:
-    """Of one consumer. `topics` are those that it reads now, in order."""
+    """The subscription of one consumer. `topics` are those that it reads now, in order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.topics: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
-        self.is_known = True  # a pattern's topics are not before they were looked for
-        self._missing: set[str] = set()  # of the topics, those whose absence was said
+        self.is_known = True  # a pattern's topics are known once they were looked up
+        self._missing: set[str] = set()  # the topics whose absence was logged
 
     def set_topics(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
-        """Read these from now on, or what matches."""
+        """Read these topics from now on, or those that match."""
         self.topics, self.pattern = tuple(sorted(set(topics))), pattern
         self.is_known = pattern is None
         self._missing.clear()
@@ -36,7 +36,8 @@ class TopicSubscription:
             self._cluster.request_topic(topic)
 
     async def match_pattern(self) -> bool:
-        """Ask what the pattern matches now, however long it takes. True if that has changed."""
+        """Look up the topics that the pattern matches, however long it takes. Return whether they
+        changed."""
         pattern = self.pattern
         answer = await self._cluster.ask(ApiKey.METADATA, MetadataRequest(None, False))
         if pattern is None or pattern is not self.pattern:
@@ -53,7 +54,7 @@ class TopicSubscription:
         return is_news
 
     def warn_of_missing(self) -> None:
-        """Say once of each topic that it does not exist. It is read when it comes to be."""
+        """Warn once of each topic that does not exist. The consumer reads it when it is created."""
         for topic in self.topics:
             if self._cluster.partition_count(topic) is not None:
                 self._missing.discard(topic)
@@ -63,16 +64,16 @@ class TopicSubscription:
                 log.warning(text, topic)
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions these have; what is not known to exist is left out."""
+        """Return the partition counts of topics; those not known to exist are left out."""
         known = ((topic, self._cluster.partition_count(topic)) for topic in topics)
         return {topic: count for topic, count in known if count is not None}
 
     async def fetch_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The same, once a broker was asked for those of which nothing is known."""
+        """Return the same, after asking a broker for the topics that are not known."""
         unknown = [topic for topic in topics if self._cluster.partition_count(topic) is None]
         for topic in unknown:
             self._cluster.request_topic(topic)
         if unknown:
-            with suppress(ClientTimeout):  # who leads the group has to go on with what it knows
+            with suppress(ClientTimeout):  # the group's leader goes on with what it knows
                 await self._cluster.refreshed()
         return self.counts(topics)
