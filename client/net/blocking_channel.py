@@ -1,7 +1,7 @@
 """Requests and answers on a blocking socket, one at a time, without an event loop.
 
-For a thread that has a connection of its own, and for a command that asks one thing and ends: to
-load trio takes longer than to ask. Whatever else talks to brokers does it by `channel.py`.
+For a thread that has a connection of its own, and for a command that sends one request and ends:
+loading trio takes longer than the request. Everything else that talks to brokers uses `channel.py`.
 """
 
 import socket
@@ -21,7 +21,8 @@ Response = TypeVar("Response")
 
 
 class BlockingChannel:
-    """A connected socket; its time-out is that of each wait. Who made the socket closes it."""
+    """A connected socket, whose time-out limits each wait. The caller that made the socket closes
+    it."""
 
     def __init__(
         self,
@@ -32,8 +33,8 @@ class BlockingChannel:
         self._socket = connection
         self._client_id = client_id
         self._frame_bytes_max = frame_bytes_max
-        # One answer at a time lies in it, and is done with before the next is asked for: no
-        # answer costs memory of its own, as it does where many may be under way (`FrameReader`).
+        # It holds one answer at a time, and its records are used up before the next request: so an
+        # answer needs no memory of its own, unlike with several in flight (`FrameReader`).
         self._memory = bytearray(RECEIVE_BUFFER_BYTES)
         self._correlation_id = 0
         self._versions: dict[int, int] = {
@@ -41,13 +42,13 @@ class BlockingChannel:
         }
 
     def negotiate(self) -> None:
-        """Ask what the broker serves; the first thing on a connection."""
+        """Ask which apis and versions the broker serves; the first request on a connection."""
         self._socket.sendall(PREFACE)
         answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker", __version__))
         self._versions |= agreed_versions(answer)
 
     def call(self, api_key: ApiKey, message: Request[Response]) -> Response:
-        """Ask and receive the answer. Raises `OSError` or `ProtocolError`."""
+        """Send a request and receive the answer. Raises `OSError` or `ProtocolError`."""
         version = self._versions.get(api_key)
         if version is None:
             raise ProtocolError(f"it serves no version of {api_key.name} that is known here")
@@ -60,7 +61,7 @@ class BlockingChannel:
         return cast("Response", decoded)
 
     def _receive(self) -> memoryview:
-        """One frame; it is valid until the next."""
+        """Receive one frame; it is valid until the next."""
         received, size = 0, _LENGTH_BYTES
         while received < size:
             count = self._socket.recv_into(memoryview(self._memory)[received:])
@@ -85,7 +86,7 @@ class BlockingChannel:
 
 
 def agreed_versions(answer: ApiVersionsResponse) -> dict[int, int]:
-    """The newest version of each api that both sides know. Raises `ProtocolError`."""
+    """Return the newest version of each api that both sides know. Raises `ProtocolError`."""
     if answer.error:
         raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
     agreed = {}

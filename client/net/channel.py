@@ -4,21 +4,21 @@
               or, where it takes no more: [outgoing] -> writer task -> stream
     PendingReply <- [in flight, oldest first] <- reader task <-
 
-`start` is a plain call: it encodes and sends at once what the connection takes, which mostly is
-all; what it does not take waits in `outgoing` for the writer, and so does what is started until
-then. So the order of calls is the order on the wire, and no task has to wake up for a request.
-A broker answers in the order of requests, so an answer belongs to the oldest request in flight;
-another correlation id is a broken protocol. The reader completes all replies that arrived together
-in one wake-up, and then calls `on_answers`, for an owner to whom a task of its own for each answer
-would cost too much.
+`start` is a plain call: it encodes the request and sends at once what the socket accepts, which
+usually is all. The rest waits in `outgoing` for the writer, and later requests wait behind it. So
+the order of calls is the order on the wire, and no task has to wake up for a request. A broker
+answers in the order of requests, so an answer belongs to the oldest request in flight; another
+correlation id is a protocol error. The reader completes all replies that arrived together in one
+wake-up, and then calls `on_answers`, for an owner to which one task for each answer would cost too
+much.
 
-A connection has no half-dead state (NET-06). When it ends, for whatever reason, every request in
-flight fails the same way, and `start` raises: a lost or closed connection is `ConnectionLost`, an
-answer that took longer than the time-out is `RequestTimedOut`. Nobody knows then what the broker
-did with these requests. Connecting again, and how soon, is the business of connection_pool.py.
+A connection is either open or ended (NET-06). When it ends, for whatever reason, every request in
+flight fails with the same error, and `start` raises: a lost or closed connection is
+`ConnectionLost`, an answer that took longer than the time-out is `RequestTimedOut`. It is not known
+then whether the broker executed these requests. connection_pool.py connects again.
 
-How much may wait in `outgoing` is bounded by who calls: a producer's requests in flight, a
-consumer's one FETCH per broker.
+The callers limit how much waits in `outgoing`: a producer by its requests in flight, a consumer by
+one FETCH for each broker.
 """
 
 import math
@@ -48,16 +48,16 @@ Response = TypeVar("Response")
 
 
 class ConnectionLost(OSError):
-    """The connection ended; whether its unanswered requests had an effect is not known."""
+    """The connection ended; it is not known whether its unanswered requests had an effect."""
 
 
 class RequestTimedOut(ConnectionLost):
-    """The broker took too long over a request, and the connection was closed for it."""
+    """The broker took too long over a request, so the connection was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelOptions:
-    """Times in seconds; `client_id` is what the broker writes into its log lines."""
+    """Times are in seconds; `client_id` is what the broker writes into its log lines."""
 
     client_id: str = "minibroker"
     request_timeout_s: float = 30.0
@@ -66,7 +66,7 @@ class ChannelOptions:
 
 
 class ChannelStatistics(NamedTuple):
-    """Requests since the connection was made, and what is under way now."""
+    """The number of requests since the connection was made, and of those in flight."""
 
     sent: int
     in_flight: int
@@ -74,7 +74,7 @@ class ChannelStatistics(NamedTuple):
 
 
 class PendingReply(Generic[Response]):
-    """The answer to one request, once it is there."""
+    """The answer to one request, once it has arrived."""
 
     __slots__ = ("_arrived", "_failure", "_message", "api_key", "deadline", "is_completed")
 
@@ -82,12 +82,13 @@ class PendingReply(Generic[Response]):
         self.api_key = api_key
         self.deadline = deadline
         self.is_completed = False
-        self._message: Any = None  # of type `Response` once it has arrived
+        self._message: Any = None  # of type `Response`, once it has arrived
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._arrived: trio.Event | None = None
 
     async def wait(self) -> Response:
-        """The message; no checkpoint if it is there already. None for a request without answer.
+        """Return the message, without a checkpoint if it has arrived. None for a request without
+        answer.
 
         Raises `ConnectionLost` or `RequestTimedOut`.
         """
@@ -107,7 +108,7 @@ class PendingReply(Generic[Response]):
         return message
 
     def complete(self, message: object, failure: tuple[type[ConnectionLost], str] | None) -> None:
-        """Called once, by the channel."""
+        """Set the answer or the error. The channel calls this once."""
         assert not self.is_completed
         self.is_completed = True
         self._message = message
@@ -117,13 +118,13 @@ class PendingReply(Generic[Response]):
 
 
 class RpcChannel:
-    """See the head of this module. Made by `connect_channel`; its owner runs `run`."""
+    """See the head of this module. `connect_channel` makes it; its owner runs `run`."""
 
     def __init__(
         self, stream: Stream, endpoint: Endpoint, options: ChannelOptions, receiver: "_Receiver"
     ) -> None:
         self.endpoint = endpoint
-        self.on_answers: Callable[[], None] = _do_nothing  # called when replies have been completed
+        self.on_answers: Callable[[], None] = _do_nothing  # called when replies were completed
         self.closed = trio.Event()
         self._stream = stream
         self._options = options
@@ -140,22 +141,22 @@ class RpcChannel:
 
     @property
     def is_open(self) -> bool:
-        """Whether `start` would take a request."""
+        """Whether `start` accepts a request."""
         return self._lost is None
 
     @property
     def waiting_since(self) -> float:
-        """When the oldest request without an answer was started; infinity if there is none."""
+        """When the oldest unanswered request was started; infinity if there is none."""
         return self._oldest_deadline - self._options.request_timeout_s
 
     def statistics(self) -> ChannelStatistics:
-        """What happened on this connection."""
+        """Return the counts of this connection."""
         return ChannelStatistics(self._sent, len(self._in_flight), len(self._outgoing))
 
     def start(self, api_key: ApiKey, message: Request[Response]) -> PendingReply[Response]:
-        """Send a request. Record bytes are not copied: leave them alone until the answer.
+        """Send a request. Record bytes are not copied: do not change them before the answer.
 
-        Raises `ConnectionLost`, or `BrokerError` where the broker does not serve this api.
+        Raises `ConnectionLost`, or `BrokerError` if the broker does not serve this api.
         """
         return self._start(api_key, (message,))[0]
 
@@ -194,18 +195,19 @@ class RpcChannel:
         return replies
 
     def _send_now(self) -> None:
-        """Only while the writer rests; and the writer completes those without an answer."""
+        """Send, if the writer has nothing to do. The writer completes requests without an
+        answer."""
         if self._writer_idle and not self._unanswered:
             self._outgoing = list(self._stream.send_now(self._outgoing))
         if self._outgoing:
             self._writer_idle.unpark()
 
     async def call(self, api_key: ApiKey, message: Request[Response]) -> Response:
-        """Ask and wait for the answer."""
+        """Send a request and wait for the answer."""
         return await self.start(api_key, message).wait()
 
     def close(self) -> None:
-        """End the connection now; requests in flight fail."""
+        """Close the connection now; requests in flight fail."""
         self._fail(ConnectionLost, f"the connection to {self.endpoint} was closed here")
 
     async def run(self) -> None:
@@ -224,7 +226,7 @@ class RpcChannel:
             self.close()
 
     async def negotiate(self) -> None:
-        """Ask what the broker serves; the first thing on a connection."""
+        """Ask which apis and versions the broker serves; the first request on a connection."""
         versions = {api_key: api.version_max for api_key, api in APIS.items()}
         request = RequestEnvelope(
             ApiKey.API_VERSIONS,
@@ -292,11 +294,11 @@ class RpcChannel:
         return min(deadline, self._unanswered[0].deadline) if self._unanswered else deadline
 
     def _set_deadline(self) -> None:
-        """The end of patience is that of the oldest request."""
+        """Set the deadline to that of the oldest request."""
         self._timeout.deadline = self._oldest_deadline
 
     def _fail(self, kind: type[ConnectionLost], reason: str) -> None:
-        """Everything under way fails; only the first reason counts."""
+        """Fail everything in flight; only the first reason counts."""
         if self._lost is not None:
             return
         self._lost = failure = (kind, reason)
@@ -310,11 +312,12 @@ class RpcChannel:
 
 
 def _do_nothing() -> None:
-    """Nobody wants to be told."""
+    """The default of `on_answers`."""
 
 
 class _Receiver:
-    """Frames from a stream. They own their bytes, for records outlive the next receive."""
+    """Receives frames from a stream. A frame owns its bytes, because records outlive the next
+    receive."""
 
     def __init__(self, stream: Stream, frame_bytes_max: int) -> None:
         self._stream = stream
@@ -322,7 +325,7 @@ class _Receiver:
         self._memory = bytearray(RECEIVE_BUFFER_BYTES)
 
     async def receive(self) -> Iterator[memoryview]:
-        """Wait for bytes; the frames that are whole then. Iterate to the end."""
+        """Wait for bytes; yield the frames that are then complete. Iterate to the end."""
         self._frames.park()
         shared = memoryview(self._memory)
         count = await self._stream.receive_into(self._frames.space(shared))
@@ -331,16 +334,17 @@ class _Receiver:
         return map(self._own, self._frames.received(count, shared))
 
     def _own(self, frame: memoryview) -> memoryview:
-        """A frame too large for the buffer has memory of its own already."""
+        """Return a frame's own bytes; one too large for the buffer has them already."""
         return memoryview(bytes(frame)) if frame.obj is self._memory else frame
 
 
 async def connect_channel(
     network: Network, endpoint: Endpoint, options: ChannelOptions
 ) -> RpcChannel:
-    """Connect and agree on versions. Nothing runs yet: the caller starts `channel.run`.
+    """Connect and agree on versions. The caller starts `channel.run`.
 
-    Raises `OSError`: nobody listens, or nobody who speaks this protocol answered in time.
+    Raises `OSError` if nothing listens there, or nothing that speaks this protocol answered in
+    time.
     """
     with trio.move_on_after(options.connect_timeout_s):
         stream = await network.connect(endpoint)
@@ -363,7 +367,7 @@ async def connect_channel(
 async def open_channel(
     network: Network, endpoint: Endpoint, options: ChannelOptions
 ) -> AsyncIterator[RpcChannel]:
-    """A connected channel for the length of a block, whose exception comes out as it is."""
+    """Open a channel for the length of a block, whose exception is raised as it is."""
     channel = await connect_channel(network, endpoint, options)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

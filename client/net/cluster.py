@@ -1,19 +1,19 @@
-"""What a client knows of the cluster, and the way to each broker.
+"""A client's metadata of the cluster, and its connections to the brokers.
 
-One task keeps the metadata: it asks any broker that answers, when somebody needs to know more
-(`request_refresh`), and every `metadata.max.age.ms`. Who has something to send to a leader that is
-gone asks after every answer again, until there is another, so the pauses between answers that
-bring nothing new decide how soon it is found. They are a sixteenth of the time since the first
-such answer, 20 to 200 ms: that is what a failover is prolonged by at most, and a leader that stays
-away costs five requests a second. The next answer then comes from another broker, where there is
-one: the last may be cut off from the controller and not know it.
+One task keeps the metadata up to date: it asks any broker that answers, when a caller needs newer
+metadata (`request_refresh`), and every `metadata.max.age.ms`. A sender whose leader is gone
+requests a refresh after every answer until there is another leader, so the pauses between answers
+without news decide how soon it is found. A pause is a sixteenth of the time since the first such
+answer, 20 to 200 ms. So the pauses prolong a failover by at most a sixteenth, and a leader that
+stays away costs five requests a second. After an answer without news another broker is asked, if
+there is one: the last may be cut off from the controller and not know it.
 
-Nobody is waited for who need not be. A broker that cannot be reached delays only those who want
-that one; where any broker will do, the next is tried a quarter of a second after the last, and the
-first that answers is taken. One that has been silent for a second has the metadata asked for; if
-they no longer name it as alive, its connections are closed: what was under way goes elsewhere.
-Calls that need an answer give up after the client's patience (its `max.block.ms` or
-`default.api.timeout.ms`) with a `ClientTimeout` that names who was asked.
+A broker that cannot be reached delays only the requests to that broker. For a request to any
+broker, the next broker is tried a quarter of a second after the last, and the first answer counts.
+If a broker has been silent for a second, the client refreshes the metadata; if they do not have the
+broker as live any more, its connections are closed, and the requests go elsewhere. Calls that need
+an answer end after the client's time-out (its `max.block.ms` or `default.api.timeout.ms`) with a
+`ClientTimeout` that names the brokers that were asked.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,25 +37,25 @@ from minibroker.protocol.messages.metadata import (
 )
 from minibroker.protocol.types import Endpoint, TopicPartition
 
-# How long one broker may keep the others from being asked.
+# How long to wait for one broker before the next is asked, too.
 NEXT_BROKER_AFTER_S: Final = 0.25
-# How long an answer is waited for that any broker can give; doubled each time, but not for ever.
+# The first time-out for an answer that any broker can give; doubled each time, up to a limit.
 ANSWER_PATIENCE_S: Final = 1.0
 ANSWER_PATIENCE_S_MAX: Final = 8.0
-# Between two refreshes that brought nothing new: a share of the time since the first of them.
+# The pause between two refreshes without news: a share of the time since the first of them.
 REFRESH_PAUSE_S: Final = 0.02
 REFRESH_PAUSE_S_MAX: Final = 0.2
 REFRESH_PAUSE_SHARE: Final = 1 / 16
-# A topic that nobody has looked up for so long is not asked for any more (metadata.max.idle.ms).
+# A topic that was not looked up for so long is not asked for any more (metadata.max.idle.ms).
 TOPIC_IDLE_S_MAX: Final = 300.0
-# After this long without a refresh the next one has nothing to do with the last.
+# After this long without a refresh the pauses begin anew.
 REFRESH_QUIET_S: Final = 1.0
 
 Response = TypeVar("Response")
 
 
 class ClusterStatistics(NamedTuple):
-    """What the client knows, and how often it asked."""
+    """What the client knows, and how often it has asked."""
 
     broker_count: int
     topic_count: int
@@ -63,9 +63,9 @@ class ClusterStatistics(NamedTuple):
 
 
 class Cluster:
-    """What one client knows of the cluster. `open_cluster` makes it.
+    """The metadata and connections of one client. `open_cluster` makes it.
 
-    `on_topic_deleted` is called with a topic that seems deleted and has long not been looked up.
+    `on_topic_deleted` is called with a topic that seems deleted and was not looked up for long.
     """
 
     def __init__(self, options: ClientOptions, seams: Seams) -> None:
@@ -74,8 +74,8 @@ class Cluster:
         self.may_create_topics = options.may_create_topics  # by asking for them
         self._pool = ConnectionPool(options, seams, self.request_refresh)
         self._known = Metadata()
-        # The topics that are asked for, in order, with when they were wanted or looked up last; and
-        # those that were looked up since the last refresh.
+        # The topics that are asked for, in order, with when they were last requested or looked
+        # up; and those that were looked up since the last refresh.
         self._wanted: dict[str, float] = {}
         self._used: dict[str, None] = {}
         self.on_topic_deleted: Callable[[str], None] = lambda topic: None
@@ -88,41 +88,41 @@ class Cluster:
     # -- what is known; plain calls
 
     def leader_of(self, topic_partition: TopicPartition) -> Leader | None:
-        """The leader and its epoch; None while there is none, or it is not known."""
+        """Return the leader and its epoch; None if there is none, or it is not known."""
         self._used[topic_partition.topic] = None
         return self._known.leader_of(topic_partition)
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None while that is not known."""
+        """Return how many partitions a topic has; None if that is not known."""
         self._used[topic] = None
         known = self._known.topics.get(topic)
         return len(known.partitions) if known else None
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Which topic of that name it is; None while that is not known."""
+        """Return the id of a topic; None if that is not known."""
         known = self._known.topics.get(topic)
         return known.topic_id if known else None
 
     def known_partition_count(self, topic: str) -> int:
-        """How many partitions a topic is known to have, 0 or more. Asking is no use of it: a topic
-        that is asked about in no other way is forgotten."""
+        """Return how many partitions a topic is known to have, 0 or more. This does not count as a
+        look-up: a topic with no other look-ups is forgotten."""
         known = self._known.topics.get(topic)
         return len(known.partitions) if known else 0
 
     @property
     def controller_id(self) -> int:
-        """The broker that makes and deletes topics; -1 while there is none, or it is not known."""
+        """The controller's broker id; -1 if there is none, or it is not known."""
         return self._known.controller_id
 
     def statistics(self) -> ClusterStatistics:
-        """What is known now."""
+        """Return counts of what is known now."""
         known = self._known
         return ClusterStatistics(len(known.endpoints), len(known.topics), self._refreshes_done)
 
     def update_leader(
         self, topic_partition: TopicPartition, leader: Leader, topic_id: bytes = b""
     ) -> bool:
-        """Take a hint from an answer, if it is newer than what is known; False if it is not.
+        """Use a hint from an answer, if it is newer than what is known; return whether it is.
 
         `topic_id` is the one that the request named; empty: not checked.
         """
@@ -132,24 +132,24 @@ class Cluster:
         return is_news
 
     def request_refresh(self) -> None:
-        """Have the metadata asked for again, soon."""
+        """Request a refresh of the metadata, soon."""
         self._refresh_wanted.set()
 
     def request_topic(self, topic: str) -> None:
-        """Have a topic's metadata asked for, soon; nobody waits for them."""
+        """Request a topic's metadata, soon, without waiting for them."""
         self._wanted[topic] = trio.current_time()
         self.request_refresh()
 
     async def wait_changed(self) -> None:
-        """Until something about brokers, topics or leaders was learnt."""
+        """Wait until something about brokers, topics or leaders has changed."""
         await self._changed.park()
 
     # -- what may have to be asked for
 
     async def topic(self, name: str) -> TopicMetadata:
-        """A topic's metadata, which creates the topic where client and broker allow that.
+        """Return a topic's metadata; create the topic if client and broker allow that.
 
-        Raises `BrokerError` where it cannot exist, or does not and may not be created, and
+        Raises `BrokerError` if the topic cannot exist, or does not and may not be created, and
         `ClientTimeout`.
         """
         error = ErrorCode.NONE
@@ -175,7 +175,8 @@ class Cluster:
         return error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic not in self._known.topics
 
     def why_missing(self, name: TopicPartition) -> BrokerError | None:
-        """The error for a partition that does not exist, as far as is known; None if it may."""
+        """Return the error for a partition that does not exist, as far as is known; None if it
+        may."""
         count = self.partition_count(name.topic)
         if count is None:
             return self._no_topic(name.topic) if self.is_missing(name.topic) else None
@@ -194,7 +195,7 @@ class Cluster:
         return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     def _not_created(self, name: str, error: ErrorCode) -> BrokerError:
-        """`error` is why the topic could not be made when it was asked for."""
+        """Return the error for a topic that could not be created, because of `error`."""
         text = f"there is no topic {name!r}, and asking for it did not create it"
         if error == ErrorCode.INVALID_REPLICATION_FACTOR:
             text += (
@@ -210,7 +211,7 @@ class Cluster:
         return BrokerError(error, text)
 
     async def refreshed(self) -> None:
-        """Until an answer is there that was asked for after this call.
+        """Wait for an answer that was requested after this call.
 
         Raises `ClientTimeout` and `ClientClosed`.
         """
@@ -225,7 +226,7 @@ class Cluster:
         raise self.timeout()
 
     async def channel(self, node_id: int, purpose: str = REQUESTS) -> RpcChannel:
-        """An open channel to one broker. Raises `ConnectionLost` if the next try fails."""
+        """Return an open channel to one broker. Raises `ConnectionLost` if the next try fails."""
         endpoint = self._known.endpoints.get(node_id)
         if endpoint is None:
             self.request_refresh()
@@ -236,17 +237,17 @@ class Cluster:
     async def ask(
         self, api_key: ApiKey, message: Request[Response], avoid: RpcChannel | None = None
     ) -> Response:
-        """An answer that any broker can give, however long it takes.
+        """Send a request that any broker can answer, and wait however long it takes.
 
-        Who is lost or silent meanwhile is left for another at once, so the request may be done
-        twice. Raises `BrokerError` where the broker does not serve it.
+        If a broker is lost or silent meanwhile, another is asked at once, so the request may be
+        executed twice. Raises `BrokerError` if the broker does not serve it.
         """
         return (await self._ask(api_key, message, avoid))[1]
 
     async def _ask(
         self, api_key: ApiKey, message: Request[Response], avoid: RpcChannel | None
     ) -> tuple[RpcChannel, Response]:
-        """The answer, and from where."""
+        """Return the answer, and the address of its broker."""
         patience_s = ANSWER_PATIENCE_S
         while True:
             try:
@@ -262,7 +263,7 @@ class Cluster:
                 self._error = error
 
     async def any_channel(self, avoid: RpcChannel | None = None) -> RpcChannel:
-        """An open channel to whoever answers, not `avoid` if there is another broker.
+        """Return an open channel to any broker, not `avoid` if there is another.
 
         Raises `ClientTimeout` and `ClientClosed`.
         """
@@ -280,7 +281,7 @@ class Cluster:
         raise self.timeout()
 
     def _to_try(self, avoid: RpcChannel | None) -> list[Connection]:
-        """Whom to connect to, if need be: who failed just now only if nobody else is left."""
+        """The connections to try: those that failed just now only if there are no others."""
         endpoints = self._candidates()
         turn = self.seams.rng.randrange(len(endpoints))
         turned = endpoints[turn:] + endpoints[:turn]
@@ -294,7 +295,8 @@ class Cluster:
     def _least_loaded(
         self, avoid: RpcChannel | None, *, is_choosy: bool = True
     ) -> RpcChannel | None:
-        """Who has the least to do. A choosy asker takes no one who has been silent for long."""
+        """Return the channel with the fewest requests in flight. If the caller is choosy, not one
+        that has been silent for long."""
         silent = self._pool.silent() if is_choosy else []
         open_channels = [
             connection.channel
@@ -306,12 +308,12 @@ class Cluster:
         return min(open_channels, key=lambda channel: channel.statistics().in_flight, default=None)
 
     def _candidates(self) -> list[Endpoint]:
-        """Whom to ask: the brokers that were alive last, then those named at the start."""
+        """The addresses to ask: the brokers that were live last, then the bootstrap servers."""
         alive = self._known.endpoints.values()
         return list(dict.fromkeys([*alive, *self.options.bootstrap_servers]))
 
     def timeout(self, last: Exception | None = None) -> ClientTimeout:
-        """The error for an answer that did not come, with whom was asked and what they said."""
+        """Return the error for a time-out, with the brokers that were asked, and their errors."""
         names = ", ".join(map(str, self._candidates()))
         text = f"no answer from {names} within {self.options.call_timeout_ms} ms"
         errors = [
@@ -332,7 +334,7 @@ class Cluster:
                 task_status.started()
                 await self._keep_metadata()
         finally:
-            self._changed.unpark_all()  # nothing more will be learnt: `refreshed` raises
+            self._changed.unpark_all()  # no refresh will come: `refreshed` raises
 
     async def _keep_metadata(self) -> None:
         fruitless_since = ended_at = float("-inf")
@@ -363,7 +365,7 @@ class Cluster:
             ended_at = trio.current_time()
 
     def _record_tellers(self, answer: MetadataResponse, teller: Endpoint) -> None:
-        """Whose addresses these are, for errors: nobody at this end has typed them."""
+        """Record which broker has told each address, for error messages."""
         named = {teller, *self.options.bootstrap_servers}
         endpoints = {Endpoint(each.host, each.port): each.node_id for each in answer.brokers}
         self._pool.advertised = {
@@ -373,7 +375,7 @@ class Cluster:
         }
 
     def _forget_idle(self, now: float) -> None:
-        """Ask no more for topics that nobody has looked up for long; most of them are deleted."""
+        """Stop asking for topics that were not looked up for long; most of them are deleted."""
         self._wanted.update(dict.fromkeys(self._used, now))
         self._used.clear()
         for topic in [name for name, at in self._wanted.items() if now - at > TOPIC_IDLE_S_MAX]:
@@ -382,13 +384,13 @@ class Cluster:
                 self.on_topic_deleted(topic)
 
     def _pause_s(self, fruitless_s: float) -> float:
-        """How long to wait after an answer that brought nothing new, as those before it."""
+        """Return how long to wait after an answer without news, as those before it."""
         pause_s = max(REFRESH_PAUSE_S, REFRESH_PAUSE_SHARE * fruitless_s)
         jitter = self.seams.rng.uniform(1 - JITTER, 1 + JITTER)
         return min(pause_s, REFRESH_PAUSE_S_MAX) * jitter
 
     def _is_final(self, error: ErrorCode) -> bool:
-        """Whether a topic with this error will not come to be by waiting."""
+        """Whether waiting does not help against a topic's error."""
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return not self.may_create_topics
         return error != ErrorCode.NONE and error not in RETRIABLE
@@ -400,7 +402,7 @@ async def report_regularly(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call it now and then, until cancelled. What it raises comes out."""
+    """Call a function regularly, until cancelled. Its exceptions are raised."""
     task_status.started()
     while True:
         await trio.sleep(every_ms / 1000)
@@ -408,7 +410,7 @@ async def report_regularly(
 
 
 def check_trio() -> None:
-    """Raise `ClientError` where trio does not run, as under asyncio."""
+    """Raise `ClientError` if trio does not run, as under asyncio."""
     if not trio.lowlevel.in_trio_task():
         raise ClientError(
             "this client needs trio: call it inside of trio.run, or use minibroker.client.asyncio"
@@ -418,7 +420,7 @@ def check_trio() -> None:
 
 @asynccontextmanager
 async def open_cluster(options: ClientOptions, seams: Seams) -> AsyncIterator[Cluster]:
-    """A cluster for the length of a block, whose exception comes out as it is."""
+    """Open a cluster for the length of a block, whose exception is raised as it is."""
     cluster = Cluster(options, seams)
     async with in_background(cluster.run):
         yield cluster
@@ -426,13 +428,13 @@ async def open_cluster(options: ClientOptions, seams: Seams) -> AsyncIterator[Cl
 
 @asynccontextmanager
 async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[None]:
-    """Run a task beside a block, until the block ends; the block's exception comes out as it is.
+    """Run a task beside a block, until the block ends. The block's exception is raised as it is.
 
-    `run` says through `task_status` when it is ready. If it fails, the block is cancelled and its
-    failure comes out. If the block is cancelled, the task goes on until the block has ended, so
-    that what is left to do there still has connections.
+    `run` reports through `task_status` when it is ready. If it fails, the block is cancelled and
+    its exception is raised. If the block is cancelled, the task goes on until the block has ended,
+    so that the block's clean-up still has connections.
 
-    An interrupt (KeyboardInterrupt) may come into any task that is running. It comes out alone,
+    An interrupt (KeyboardInterrupt) may be raised in any running task. It leaves the block alone,
     without the groups and tracebacks of the nurseries that it went through.
     """
     failure: BaseException | None = None

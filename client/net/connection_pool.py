@@ -1,20 +1,21 @@
 """A client's connections: at most one for each broker and purpose, opened when it is first needed.
 
 A broker answers the requests of one connection in order, so a consumer's long poll has a connection
-of its own: other requests do not wait behind it. So have three kinds of a group member's requests,
-which can all take long. A JOIN without an answer is no sign of a dead broker, because it waits for
-the other members; meanwhile the heartbeats show whether the broker is alive.
+of its own: other requests do not wait behind it. Three kinds of a group member's requests have
+their own connections, too, because each can take long. A JOIN without an answer is no sign of a
+dead broker, because it waits for the other members; meanwhile the heartbeats show whether the
+broker is alive.
 
-Each connection is one task: wait out the back-off, connect, serve until it ends. Who wants it
-waits for that attempt's outcome, and for no other connection (NET-07). After a failure the back-off
-grows from `reconnect.backoff.ms` to `reconnect.backoff.max.ms`, with jitter so that the clients of
-a broker that comes back do not all knock at once. A connection that ended is made again no sooner
-than one back-off after it was opened: at once, if it lived for a while.
+Each connection is one task: wait for the back-off, connect, serve until it ends. A caller waits for
+the outcome of this connection's attempt, and for no other (NET-07). After a failure the back-off
+grows from `reconnect.backoff.ms` to `reconnect.backoff.max.ms`, with jitter, so that the clients of
+a broker that comes back do not all connect at once. A connection that ended is opened again no
+sooner than one back-off after it was opened: at once, if it was open for longer.
 
 A broker whose process was stopped, or whose machine is gone, ends no connection; its requests would
-wait for request.timeout.ms. So a request that waits unusually long is told, again and again, to
-whoever can find out if that broker is still alive (`on_silence`), who then says so
-(`close_silent`). Silence alone closes nothing: with acks=all a broker may rightly wait for others.
+wait for request.timeout.ms. So while a request waits unusually long, the pool calls `on_silence`
+again and again. The owner finds out which brokers are live, and calls `close_silent` with them.
+Silence alone closes nothing: with acks=all a broker may rightly wait for others.
 """
 
 import logging
@@ -40,8 +41,8 @@ JOINS: Final = "joins"
 HEARTBEATS: Final = "heartbeats"
 COMMITS: Final = "commits"
 JITTER: Final = 0.2
-WORTH_A_WARNING: Final = 6  # tries in a row; what goes on for less than a second is a failover
-# Beyond the time for which the client asks a broker to wait; and how often it is said.
+WORTH_A_WARNING: Final = 6  # tries in a row; what lasts less than a second is a failover
+# Beyond the time that the client asks a broker to wait; and the interval of calls.
 SILENT_AFTER_S: Final = 1.0
 SILENT_AGAIN_S: Final = 0.1
 
@@ -49,7 +50,7 @@ log = logging.getLogger("minibroker.client")
 
 
 class _Attempt:
-    """One try to connect, for all who wait for it."""
+    """One try to connect, for all callers that wait for it."""
 
     def __init__(self) -> None:
         self._outcome: RpcChannel | OSError | ClientClosed | None = None
@@ -87,7 +88,8 @@ class Connection:
 
 
 class ConnectionPool:
-    """All of them. A closed one opens no connection: every wait for one raises `ClientClosed`."""
+    """All connections of a client. A closed pool opens none: each wait for one raises
+    `ClientClosed`."""
 
     def __init__(
         self, options: ClientOptions, seams: Seams, on_silence: Callable[[], None]
@@ -107,11 +109,11 @@ class ConnectionPool:
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.is_closed = False
-        # Of addresses that a broker has told: whose each is, and who told it.
+        # For addresses from metadata: their brokers, and the broker that told each.
         self.advertised: dict[Endpoint, str] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the connections, until cancelled: then all of them are closed."""
+        """Keep the connections until cancelled; then close all."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -122,8 +124,7 @@ class ConnectionPool:
 
     def _close(self) -> None:
         """Refuse new connections from here on. Tasks of other nurseries may still ask for one:
-        tasks of the application, and the task that keeps the metadata, if it was woken before it
-        was cancelled."""
+        tasks of the application, and the metadata task, if it was woken before it was cancelled."""
         self.is_closed = True
         for connection in self._connections.values():
             if connection.attempt is not None:
@@ -139,7 +140,7 @@ class ConnectionPool:
             raise _closed()
 
     def open_connections(self, purpose: str) -> Iterator[Connection]:
-        """Those that would take a request now."""
+        """The connections that accept a request now."""
         every = self._connections.values()
         return (each for each in every if each.purpose == purpose and each.is_open)
 
@@ -148,7 +149,7 @@ class ConnectionPool:
         return self._connections.setdefault((endpoint, purpose), Connection(endpoint, purpose))
 
     async def connect(self, endpoint: Endpoint, purpose: str) -> RpcChannel:
-        """An open connection. Raises `ConnectionLost` if the next try to make it fails, and
+        """Return an open connection. Raises `ConnectionLost` if the next try to connect fails, and
         `ClientClosed`."""
         connection = self.connection(endpoint, purpose)
         if connection.channel is not None and connection.channel.is_open:
@@ -156,7 +157,7 @@ class ConnectionPool:
         return await self.ensure_attempt(connection).wait()
 
     def silent(self) -> list[Endpoint]:
-        """Brokers that have let a request, on any connection, wait for unusually long."""
+        """The brokers that have let a request, on any connection, wait unusually long."""
         now = trio.current_time()
         return [
             connection.endpoint
@@ -167,7 +168,7 @@ class ConnectionPool:
         ]
 
     def close_silent(self, alive: Collection[Endpoint]) -> None:
-        """End the connections to silent brokers that are not among those alive."""
+        """Close the connections to silent brokers that are not among the live ones."""
         for endpoint in dict.fromkeys(self.silent()):
             if endpoint not in alive:
                 log.info("%s is silent, and not among the live brokers", endpoint)
@@ -189,7 +190,7 @@ class ConnectionPool:
         return now - channel.waiting_since >= self._silent_after_s
 
     def ensure_attempt(self, connection: Connection) -> _Attempt:
-        """See that a try to connect is under way, unless it is open."""
+        """Make sure that a try to connect is under way, unless the connection is open."""
         assert self._nursery is not None, "run() has not started"
         if connection.attempt is None:
             connection.attempt = _Attempt()
@@ -228,7 +229,7 @@ class ConnectionPool:
             nursery.cancel_scope.cancel()
 
     async def _watch(self, channel: RpcChannel) -> None:
-        """Tell of a silent broker, as long as it is."""
+        """Report a silent broker, as long as it is silent."""
         while True:
             now = trio.current_time()
             if self._is_silent(channel, now):

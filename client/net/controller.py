@@ -1,13 +1,13 @@
-"""Requests that only the controller serves: found by the metadata, followed when it changes.
+"""Requests that only the controller serves: sent to it, and again after it changes.
 
 `ask_controller` asks about topics, each of which has its own answer; `ask_controller_once` asks for
 one thing.
 
-A broker that is not the controller (any more) refuses a topic with NOT_CONTROLLER and has done
-nothing for it; a connection that is lost before the answer leaves open what was done. In both cases
-the metadata are asked for again, at the cluster's pauses, and the topics that have no answer go to
-whoever is controller then, until the client's patience ends. Whoever asked is told for which
-topics an answer was lost, for only the kind of request says what a refusal means then.
+A broker that is not the controller (any more) refuses a topic with NOT_CONTROLLER, and has done
+nothing for it; after a lost connection it is open what was done. In both cases the metadata are
+refreshed, with the cluster's pauses, and the topics without an answer go to the controller of the
+moment, until the client's time-out. The caller learns for which topics an answer was lost, because
+what a refusal means then depends on the kind of request.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Result(Protocol):
-    """What all answers about a topic have."""
+    """The fields that all answers about a topic have."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class TopicResults(Protocol):
 
 
 class OneResult(Protocol):
-    """An answer with an error of its own."""
+    """An answer with one error."""
 
     @property
     def error(self) -> int: ...
@@ -52,7 +52,8 @@ OneResponse = TypeVar("OneResponse", bound=OneResult)
 
 
 class RequestOutcome(NamedTuple):
-    """The answer for one topic; `is_repeated`: an earlier one was lost, and may have been yes."""
+    """The answer for one topic. `is_repeated`: an earlier answer was lost, and may have been a
+    success."""
 
     result: Result
     is_repeated: bool
@@ -64,13 +65,13 @@ async def ask_controller(
     topics: tuple[T, ...],
     make_request: Callable[[tuple[T, ...]], Request[TopicResults]],
 ) -> list[RequestOutcome]:
-    """Ask about these topics; an outcome for each, in order.
+    """Ask about these topics; return an outcome for each, in order.
 
-    Raises `ClientTimeout`: then those without an answer may have been done or not. Raises
-    `BrokerError` where the controller does not serve such requests.
+    Raises `ClientTimeout`: then the requests without an answer may have been executed. Raises
+    `BrokerError` if the controller does not serve such requests.
     """
     outcomes: dict[int, RequestOutcome] = {}
-    lost: frozenset[int] = frozenset()  # what was sent, and has no answer
+    lost: frozenset[int] = frozenset()  # sent, without an answer
     last: Exception | None = None
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while len(outcomes) < len(topics):
@@ -108,7 +109,7 @@ class Answer(NamedTuple, Generic[OneResponse]):
 async def ask_controller_once(
     cluster: Cluster, api_key: ApiKey, request: Request[OneResponse]
 ) -> Answer[OneResponse]:
-    """Ask for one thing, whose answer has an `error` of its own. Raises as `ask_controller`."""
+    """Send one request, whose answer has one `error`. Raises as `ask_controller`."""
     is_lost = False
     last: Exception | None = None
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):

@@ -1,7 +1,7 @@
-"""DELETE_RECORDS of many partitions, each asked of its leader until it is done.
+"""DELETE_RECORDS of many partitions: each leader is asked until it is done.
 
-To ask again does no harm: records that are deleted stay so. An answer may be late, because a
-replica that lives has not deleted the records yet; then it is asked for again, too.
+A repeated request does no harm: deleted records stay deleted. An answer may be late, because a live
+replica has not deleted the records yet; then the leader is asked again, too.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from minibroker.protocol.messages.delete_records import (
 )
 from minibroker.protocol.types import TopicPartition
 
-# A leader that has not answered by then is asked again, or another one.
+# A leader that has not answered by then, or its successor, is asked again.
 ROUND_S: Final = 3.0
 ANSWER_MS: Final = 2_000  # how long a leader waits for its followers in one round
 PAUSE_S: Final = 0.05
@@ -30,7 +30,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 async def delete_records(cluster: Cluster, offsets: Offsets) -> dict[TopicPartition, int]:
-    """Delete the records below these offsets (-1: all that are committed); the low watermarks.
+    """Delete the records below these offsets (-1: all committed ones); return the low watermarks.
 
     Raises `BrokerError`, and `ClientTimeout`: then some records may be deleted.
     """
@@ -60,7 +60,8 @@ async def delete_records(cluster: Cluster, offsets: Offsets) -> dict[TopicPartit
 
 
 async def _ask(cluster: Cluster, offsets: Offsets) -> list[PartitionRecordsDeleted]:
-    """One try; what has no leader or no answer is missing, and metadata are asked for again."""
+    """Send one request to each leader. Partitions without leader or answer are missing in the
+    result, and the metadata are refreshed."""
     by_node: dict[int, list[PartitionDeleteRecords]] = defaultdict(list)
     for name, offset in offsets.items():
         if (leader := cluster.leader_of(name)) is None:

@@ -17,17 +17,17 @@ from minibroker.protocol.messages.offsets import (
 )
 from minibroker.protocol.types import TopicPartition
 
-# A broker that is silent for this long is asked again, and no longer waited for.
+# The client asks a broker that is silent for this long again, and waits no longer for it.
 ROUND_S: Final = 3.0
 CONNECT_PATIENCE_S: Final = 0.1
 PAUSE_S: Final = 0.05
 
-# What is wanted of each partition: a time in ms, or the sentinel for the earliest or latest offset.
+# What is asked for each partition: a time in ms, or a sentinel: the earliest or latest offset.
 Timestamps = Mapping[TopicPartition, int]
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """Where a time begins in a partition: a record's offset, and its own time in ms."""
+    """The offset of the first record at or after a time, and that record's time in ms."""
 
     offset: int
     timestamp: int
@@ -36,9 +36,10 @@ class OffsetAndTimestamp(NamedTuple):
 async def ask_offsets(
     cluster: Cluster, wanted: Timestamps
 ) -> dict[TopicPartition, PartitionOffset]:
-    """One try. What has no leader or no answer yet is missing, and metadata are asked for anew.
+    """Ask each leader once. Partitions without leader or answer are missing in the result, and the
+    metadata are refreshed.
 
-    An answer with an error in it is one that will not change by asking again.
+    An error in an answer is one that will not change by asking again.
     """
     by_node: dict[int, list[PartitionListOffsets]] = defaultdict(list)
     for name, timestamp in wanted.items():
@@ -73,7 +74,7 @@ async def _ask_node(
     try:
         with trio.move_on_after(CONNECT_PATIENCE_S) as patience:
             channel = await cluster.channel(node_id)
-        if patience.cancelled_caught:  # it goes on; meanwhile another may become leader
+        if patience.cancelled_caught:  # goes on; another broker may become leader
             cluster.request_refresh()
             return
         request = ListOffsetsRequest(partitions=tuple(asked))
@@ -87,7 +88,7 @@ async def _ask_node(
 async def list_offsets(
     cluster: Cluster, wanted: Timestamps
 ) -> dict[TopicPartition, PartitionOffset]:
-    """The same, until all have answered. Raises `BrokerError` and `ClientTimeout`."""
+    """Ask until all partitions have answers. Raises `BrokerError` and `ClientTimeout`."""
     found: dict[TopicPartition, PartitionOffset] = {}
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while len(found) < len(wanted):
@@ -110,9 +111,9 @@ async def list_offsets(
 async def find_time(
     cluster: Cluster, names: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    """The first offset at or after a time, or the end where no record is as late.
+    """Return the first offset at or after a time, or the end if no record is as late.
 
-    The end is asked for first: what is appended in between is found, not left out.
+    The end is asked for first: a record that is appended in between is found, not left out.
     """
     ends = await list_offsets(cluster, dict.fromkeys(names, LATEST_TIMESTAMP))
     found = await list_offsets(cluster, dict.fromkeys(ends, timestamp_ms))

@@ -1,10 +1,10 @@
-"""What a client knows of brokers, topics and leaders. Pure: cluster.py asks for it.
+"""A client's image of brokers, topics and leaders. Pure: cluster.py asks the brokers.
 
-A leader is believed by its epoch: what was learnt from a newer epoch is never replaced by an older
-one, whether it came in metadata or as a hint in the answer to a request. Epochs belong to a topic
-id: a topic that was deleted and made again begins anew, and so does what is known of its leaders.
-Which of two ids is the newer one is told by the topic's creation number: a broker that has not
-heard yet that a topic was made again is not believed, whatever it tells of the deleted one.
+A leader counts by its epoch: an older epoch never replaces a newer one, whether it came in metadata
+or as a hint in the answer to a request. Epochs belong to a topic id: the epochs of a topic that was
+deleted and created again begin anew, and so does what is known of its leaders. Of two ids the one
+with the higher creation number is newer: what a broker says of a deleted topic is ignored once the
+topic was created again.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, in which epoch. `node_id` is -1 while nobody does."""
+    """A partition's leader and its epoch. `node_id` is -1 while there is none."""
 
     node_id: int
     leader_epoch: int
@@ -27,27 +27,28 @@ _NO_LEADER: Final = Leader(NO_NODE, NO_EPOCH)
 
 
 class Metadata:
-    """The sum of all answers and hints. Read its fields; only its methods change them."""
+    """The result of all answers and hints. Read its fields; only its methods change them."""
 
     def __init__(self) -> None:
-        self.endpoints: dict[int, Endpoint] = {}  # of the brokers that were alive last
+        self.endpoints: dict[int, Endpoint] = {}  # the addresses of the brokers that were live last
         self.controller_id = NO_NODE
         self.topics: dict[str, TopicMetadata] = {}
-        self.errors: dict[str, ErrorCode] = {}  # of topics, in the last answer
+        self.errors: dict[str, ErrorCode] = {}  # the topics' errors in the last answer
         self._leaders: dict[TopicPartition, Leader] = {}
-        self._creations: dict[str, int] = {}  # of each topic, the highest that was told
+        self._creations: dict[str, int] = {}  # the highest creation number of each topic
 
     def leader_of(self, topic_partition: TopicPartition) -> Leader | None:
-        """The leader and its epoch; None while there is none, or it is not known."""
+        """Return the leader and its epoch; None if there is none, or it is not known."""
         leader = self._leaders.get(topic_partition)
         return None if leader is None or leader.node_id == NO_NODE else leader
 
     def update_leader(
         self, topic_partition: TopicPartition, leader: Leader, topic_id: bytes = b""
     ) -> bool:
-        """Who leads, by the answer to a request that named this topic (empty: not checked).
+        """Set the leader that an answer named; the request was about this topic (empty: not
+        checked).
 
-        False if that is nothing new, or if the topic was deleted since: its epochs may be higher
+        Return False if that is not new, or if the topic was deleted since: its epochs may be higher
         than those of the topic that has its name now.
         """
         topic = self.topics.get(topic_partition.topic)
@@ -60,7 +61,7 @@ class Metadata:
         return True
 
     def update(self, answer: MetadataResponse) -> bool:
-        """What a broker told. False if that is nothing new."""
+        """Apply a broker's answer. Return False if nothing in it is new."""
         before = (self.endpoints, self.controller_id, self._ids(), dict(self._leaders))
         if answer.brokers:
             self.endpoints = {
@@ -78,7 +79,7 @@ class Metadata:
         return before != (self.endpoints, self.controller_id, self._ids(), self._leaders)
 
     def forget(self, topic: str) -> bool:
-        """Know nothing of a topic. Returns whether it was deleted, or was never there."""
+        """Forget a topic. Return whether it was deleted, or never existed."""
         self._drop_leaders(topic)
         self.topics.pop(topic, None)
         self._creations.pop(topic, None)
@@ -87,16 +88,16 @@ class Metadata:
     def _update_topic(self, topic: TopicMetadata) -> None:
         newest = self._creations.get(topic.name, 0)
         if 0 < topic.creation < newest:
-            return  # who tells it has not heard of the newest one
+            return  # this broker does not know the newest topic yet
         self._creations[topic.name] = max(topic.creation, newest)
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
-            self._drop_leaders(topic.name)  # deleted and made again: epochs start anew
+            self._drop_leaders(topic.name)  # deleted and created again: epochs begin anew
         if (
             known is None
             or known.topic_id != topic.topic_id
             or len(known.partitions) <= len(topic.partitions)
-        ):  # else who tells it has not heard of the newest partitions
+        ):  # else this broker does not know the newest partitions yet
             self.topics[topic.name] = topic
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition)

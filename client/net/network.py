@@ -1,8 +1,8 @@
-"""The network as this project sees it, and its real form; channel.py speaks over it.
+"""The interface of the network, and its real implementation; channel.py uses it.
 
-`Network`, `Listener` and `Stream` are what a simulation replaces. They are smaller than trio's own
-because the hot path needs three things that trio's streams do not offer: receiving into a buffer
-that many connections share, sending many buffers in one call, and sending file slices.
+A simulation replaces `Network`, `Listener` and `Stream`. They are smaller than trio's own because
+the hot path needs three things that trio's streams do not offer: receiving into a buffer that many
+connections share, sending many buffers in one call, and sending file slices.
 """
 
 import errno
@@ -16,15 +16,15 @@ import trio
 from minibroker.protocol.types import Buffer, Endpoint, Part, Slice, StaleSlice
 
 BACKLOG = 1024
-BUFFERS_MAX = 1024  # of one sendmsg: the smallest IOV_MAX among the systems this runs on
+BUFFERS_MAX = 1024  # of one sendmsg: the smallest IOV_MAX among the supported systems
 COPIED_BYTES_MAX = 64 * 1024  # slices up to this size in all are read and sent with their header
-PIECE_BYTES_MAX = 1024 * 1024  # of one sendfile, which holds the loop up for its time
-SILENT_S_MAX = 6  # for a peer whose system is asked to acknowledge
+PIECE_BYTES_MAX = 1024 * 1024  # of one sendfile, which blocks the loop
+SILENT_S_MAX = 6  # within which the peer's system must acknowledge
 PROBE_EVERY_S = 2
 
 
 class Stream(Protocol):
-    """One TCP connection. One task may receive while another sends; not two of either.
+    """One TCP connection. One task may receive while another sends, but not two of either.
 
     A connection that was reset, or that the peer closed while we send, raises
     `trio.BrokenResourceError`; use after `close` raises `trio.ClosedResourceError`.
@@ -32,27 +32,27 @@ class Stream(Protocol):
 
     @property
     def peer(self) -> str:
-        """The other side, for log lines."""
+        """The peer's address, for log lines."""
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes, put them into `view`, return how many; 0 when the peer has ended.
+        """Wait for bytes, put them into `view`, return how many; 0 when the peer has closed.
 
-        Always a checkpoint, but before the bytes are taken and never after: between their
-        arrival in `view` and the return nothing else runs, so connections may share one buffer.
+        Always a checkpoint, before the bytes are received and never after: no other task runs
+        between their arrival in `view` and the return, so connections may share one buffer.
         """
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send all of them in order; a checkpoint. Nothing is kept once it returns."""
+        """Send all buffers in order; a checkpoint. No buffer is kept once it returns."""
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Send what can be sent without waiting; returns the rest. Not while a `send` is under way.
+        """Send what can be sent without waiting; return the rest. Not while a `send` is under way.
 
-        Never raises: what is wrong with the connection is for `send` to say, given the rest.
+        Never raises: `send`, given the rest, raises what is wrong with the connection.
         """
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send bytes, and those of slices, in order. Raises `StaleSlice` when a slice is no longer
-        true."""
+        """Send bytes, and those of slices, in order. Raises `StaleSlice` if the file has changed
+        under a slice."""
 
     def close(self) -> None:
         """Close at once, without waiting; may be called twice."""
@@ -63,7 +63,7 @@ class Listener(Protocol):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it really listens (port 0 asks the system for a free one)."""
+        """The bound address (port 0 asks the system for a free one)."""
 
     async def accept(self) -> Stream:
         """Wait for the next connection."""
@@ -73,17 +73,17 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Makes connections. Failure to connect or listen is an `OSError` with a message."""
+    """Makes connections. A failure to connect or listen is an `OSError` with a message."""
 
     async def connect(self, endpoint: Endpoint) -> Stream:
         """Open a connection."""
 
     async def listen(self, endpoint: Endpoint) -> Listener:
-        """Listen; the address being taken is an `OSError`."""
+        """Listen on an address. An address in use is an `OSError`."""
 
 
 class InWorker(Protocol):
-    """Runs a blocking call outside the loop and returns its result."""
+    """Runs a blocking call in a worker and returns its result."""
 
     async def __call__(self, call: Callable[[], bytes], /) -> bytes: ...
 
@@ -91,7 +91,7 @@ class InWorker(Protocol):
 class TcpNetwork:
     """The real network.
 
-    `in_worker` reads a file slice that is not in the page cache; who sends no slices needs none.
+    `in_worker` reads a file slice that is not in the page cache; it is needed only to send slices.
     """
 
     def __init__(self, in_worker: InWorker | None = None) -> None:
@@ -120,8 +120,8 @@ class TcpNetwork:
 async def connected_socket(
     endpoint: Endpoint, make: Callable[[int, int, int], socket.socket] = socket.socket
 ) -> socket.socket:
-    """A socket, made by `make`, that does not block and is connected to the first address of the
-    host that answers. It breaks when its way does, see `_break_when_silent`.
+    """Return a non-blocking socket, made by `make`, that is connected to the first address of the
+    host that answers. It breaks when its network path does, see `_break_when_silent`.
 
     Raises `OSError` with a message.
     """
@@ -144,15 +144,16 @@ async def connected_socket(
 
 
 def _break_when_silent(connection: socket.socket) -> None:
-    """Have the system break it when the peer's system has acknowledged nothing for some seconds.
+    """Have the system break the connection when the peer's system has acknowledged nothing for some
+    seconds.
 
-    A network that loses packets, both ways or one, breaks no connection. An answer that was lost
-    would be waited for as long as a request may take, or until it is sent again: after a pause that
-    grows as long as the network was broken. A new connection is there within a second or two.
+    Without this a network that loses packets, both ways or one, breaks no connection. A lost answer
+    would be waited for until the request's time-out, or until the peer sends it again: after a
+    pause that grows as long as the network was broken. A new connection takes only a second or two.
 
-    A peer that is busy, or stopped, is not silent, for its system is not; only one that has taken
-    nothing for that time of more than its system can hold counts as such. Only who connects sees
-    to this: the other side is told of the end, or has nothing to wait for.
+    A busy or stopped peer is not silent, because its system acknowledges; only if its buffers stay
+    full for that time does it count as such. Only the connecting side sets this: the other side is
+    told of the end, or waits for nothing.
     """
     options = (
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
@@ -195,11 +196,12 @@ class TcpListener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it really listens."""
+        """The bound address."""
         return self._endpoint
 
     async def accept(self) -> Stream:
-        """Wait for the next connection. `OSError` where the system has no room for one more."""
+        """Wait for the next connection. Raises `OSError` if the system has no descriptors or
+        memory."""
         await trio.lowlevel.checkpoint()
         while True:
             if self._socket.fileno() < 0:
@@ -209,7 +211,7 @@ class TcpListener:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._socket)
             except ConnectionError:
-                continue  # it was reset while it waited here
+                continue  # the peer reset it before it was accepted
             else:
                 return TcpStream(connection, self._in_worker)
 
@@ -226,8 +228,8 @@ class TcpStream:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
         self._in_worker = in_worker
-        # The last receive took all there was, so the next one waits at once: one system call and
-        # one turn of the loop less for each request and answer.
+        # The last receive took all there was, so the next one waits at once: that saves one
+        # system call and one turn of the loop for each request and answer.
         self._is_drained = True
         try:
             self._peer = str(Endpoint(*connection.getpeername()[:2]))
@@ -236,11 +238,11 @@ class TcpStream:
 
     @property
     def peer(self) -> str:
-        """The other side, for log lines."""
+        """The peer's address, for log lines."""
         return self._peer
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes; the wait comes before they are taken."""
+        """Wait for bytes, then receive them."""
         if self._is_drained:
             await trio.lowlevel.wait_readable(self._open_socket())
         else:
@@ -257,23 +259,23 @@ class TcpStream:
                 return count
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send all of them in as few calls as the system allows."""
+        """Send all buffers in as few calls as the system allows."""
         await trio.lowlevel.checkpoint_if_cancelled()
         await self._send_all(buffers)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """One system call."""
+        """Send in one system call."""
         try:
             return _unsent(buffers, self._socket.sendmsg(buffers[:BUFFERS_MAX]))
         except OSError:
             return buffers
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Few bytes are read and sent in one call, many go from file to socket.
+        """Small slices are read and sent in one call; large ones go from file to socket.
 
-        Nothing is corked while it waits: what the kernel holds back for a better packet, it holds
-        back for 200 ms.
+        The socket is not corked while it waits: the kernel would hold back a partial packet for 200
+        ms.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if sum(map(len, parts)) <= COPIED_BYTES_MAX:
@@ -294,7 +296,7 @@ class TcpStream:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def close(self) -> None:
-        """Close at once; who waits for this stream gets `ClosedResourceError`."""
+        """Close at once; tasks that wait for this stream get `ClosedResourceError`."""
         _close(self._socket)
 
     def _open_socket(self) -> socket.socket:
@@ -315,9 +317,11 @@ class TcpStream:
                 unsent = _unsent(unsent, count)
 
     async def _send_piece(self, piece: Slice) -> None:
-        """Looked at one by one, since behind a slow peer the page cache may change meanwhile.
+        """Send a piece of a slice. Each piece is checked, because behind a slow peer the page cache
+        may change meanwhile.
 
-        What is not cached is read, only to be cached: nothing is held while the peer is waited for.
+        What is not cached is read into the cache and dropped: no memory is held while waiting for
+        the peer.
         """
         if piece.fileno() < 0:
             await self._send_all([piece.read()])
@@ -336,7 +340,7 @@ class TcpStream:
                 await trio.lowlevel.wait_writable(self._socket)
             except OSError as error:
                 if error.errno == errno.EIO:
-                    raise  # the disk's failure, not the peer's
+                    raise  # an error of the disk, not of the peer
                 raise trio.BrokenResourceError(f"{self._peer}: {error.strerror}") from error
             else:
                 if count == 0:
@@ -351,7 +355,7 @@ class TcpStream:
 
 
 def _unsent(buffers: Sequence[Buffer], count: int) -> Sequence[Buffer]:
-    """What remains of the buffers behind their first `count` bytes."""
+    """Return what remains of the buffers after their first `count` bytes."""
     for index, buffer in enumerate(buffers):
         if count < len(buffer):
             return [memoryview(buffer)[count:], *buffers[index + 1 :]]

@@ -1,4 +1,4 @@
-"""Addresses of brokers as people write them: `HOST:PORT`, several joined by commas."""
+"""Addresses of brokers as users write them: `HOST:PORT`, several joined by commas."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ PORT_MAX: Final = 65_535
 
 
 def parse_servers(value: object) -> tuple[Endpoint, ...]:
-    """`HOST:PORT,HOST:PORT` or a sequence of such. Raises `ValueError`."""
+    """Parse `HOST:PORT,HOST:PORT` or a sequence of such. Raises `ValueError`."""
     if isinstance(value, str):
         texts = [text.strip() for text in value.split(",") if text.strip()]
     elif isinstance(value, Sequence) and all(isinstance(text, str) for text in value):
