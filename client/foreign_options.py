@@ -1,8 +1,8 @@
 """Options of other Kafka clients that these do not have: for each, what to do instead.
 
-Programs come from kafka-python, aiokafka, confluent-kafka and Java with the options of those. A
-known name that is refused as "unknown" would send its user looking for a typing mistake, so each
-gets a sentence. Names are written with underscores here; in an option dots mean the same.
+Programs that move from kafka-python, aiokafka, confluent-kafka and Java bring their options. If a
+known name were refused as "unknown", its user would look for a typing mistake; so each gets a
+sentence. Names are written with underscores here; in an option dots mean the same.
 """
 
 from typing import Final
@@ -100,7 +100,7 @@ SENTENCES: Final = {
     "value_deserializer": _DESERIALIZER,
     "value_serializer": _SERIALIZER,
 }
-# Names that begin so.
+# Names that begin with these.
 FAMILIES: Final = {
     "oauth": _NO_SECURITY,
     "sasl_": _NO_SECURITY,
@@ -111,7 +111,7 @@ FAMILIES: Final = {
 
 
 def foreign_option(name: str) -> str | None:
-    """What to do instead of an option; None for a name that no client of Kafka is known to have."""
+    """Return what to do instead of an option; None for a name that no client of Kafka has."""
     if name in RENAMED:
         return f"it is called {RENAMED[name]} here"
     if name in SENTENCES:

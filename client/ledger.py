@@ -1,10 +1,10 @@
-"""The ledgers of clients: what they were told of each record, one JSON object a line.
+"""The ledgers of clients: what brokers acknowledged and delivered, one JSON object a line.
 
-The lines are those of Kafka's verifiable producer and consumer, so that whatever judges a run by
-its ledgers reads either. Text that is not UTF-8 is written with surrogate escapes, which
+The lines are those of Kafka's verifiable producer and consumer, so a tool that judges a run by its
+ledgers reads either. Text that is not UTF-8 is written with surrogate escapes, which
 `str.encode("utf-8", "surrogateescape")` turns back into the same bytes. Each batch's lines are
-given to the system at once, so a ledger survives the end of its program. A file that is there is
-added to, on a line of its own: what it holds may be the only evidence of an earlier run.
+written to the system at once, so a ledger survives the end of its program. An existing file is
+appended to, on a new line: it may be the only evidence of an earlier run.
 """
 
 import json
@@ -24,14 +24,14 @@ from minibroker.client.producer.delivery import Delivery
 class LedgerFile:
     """A ledger that is being written; used with `with`.
 
-    `wall_ms` is the wall clock. An `OSError` says that it was the ledger that could not be written.
+    `wall_ms` is the wall clock. An `OSError` means that the ledger could not be written.
     """
 
     def __init__(self, path: Path | str, wall_ms: Callable[[], int], **about: object) -> None:
         self._path = path
-        self._about = about  # what the first line tells of the client
+        self._about = about  # the client's facts for the first line
         self._begin = "" if _ends_in_a_line(Path(path)) else "\n"
-        # Unbuffered: the child of a fork would write a buffer once more.
+        # Unbuffered: the child of a fork would write a buffer again.
         self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 (__exit__)
         self._unwritten = b""  # not written yet (disk full); written first
         self._wall_ms = wall_ms
@@ -60,10 +60,10 @@ class LedgerFile:
 
 
 class Ledger(LedgerFile):
-    """A producer's: writes as deliveries come in (`record` fits `on_delivery`).
+    """A producer's ledger: written as deliveries come in (`record` fits `on_delivery`).
 
-    Of its options it tells what an acknowledgement was worth: `acks` beside each record, and, as
-    `idempotence` in its first line, whether a repetition is told from another record.
+    It also records what an acknowledgement was worth: `acks` beside each record, and `idempotence`
+    in its first line, with which a broker recognises repetitions.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Ledger(LedgerFile):
         self._acks = options.acks
 
     def record(self, delivery: Delivery) -> None:
-        """One line for each record of a batch."""
+        """Write one line for each record of a batch."""
         error = delivery.error
         told: dict[str, object] = {"name": "producer_send_success"}
         if error is not None:
@@ -97,9 +97,9 @@ class Ledger(LedgerFile):
 
 
 class ConsumerLedger(LedgerFile):
-    """A consumer's: each record that it was shown, a sum for each poll, and what was committed.
+    """A consumer's ledger: each delivered record, a sum for each poll, and the commits.
 
-    `id_of` says which topic of a name it reads, b"" while that is not known.
+    `id_of` returns the id of the topic that the consumer reads, b"" while that is not known.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ConsumerLedger(LedgerFile):
         self._id_of = id_of
 
     def record(self, records: Sequence[ConsumerRecord]) -> None:
-        """A line for each record of a poll, and one for all. A partition's lie side by side."""
+        """Write a line for each record of a poll, grouped by partition, and one for all."""
         named = {topic: _named(self._id_of(topic)) for topic in {each.topic for each in records}}
         entries: list[dict[str, object]] = [
             {
@@ -136,7 +136,7 @@ class ConsumerLedger(LedgerFile):
         self._write([*entries, total])
 
     def record_commit(self, group: str, offsets: Offsets) -> None:
-        """A line for a commit of the group that the coordinator has acknowledged."""
+        """Write a line for a commit that the coordinator has acknowledged."""
         committed = [
             {
                 "topic": topic,
@@ -151,12 +151,12 @@ class ConsumerLedger(LedgerFile):
 
 
 def _named(topic_id: bytes) -> dict[str, str]:
-    """Which topic of its name it is, as `cluster export` says it."""
+    """Return a topic with its id, as `cluster export` writes it."""
     return {"topicId": topic_id.hex()} if topic_id else {}
 
 
 def _ends_in_a_line(path: Path) -> bool:
-    """Whether what is written next begins a line: not behind what a crash has cut."""
+    """Whether the file ends with a whole line, not with one that a crash has cut."""
     if not path.is_file() or path.stat().st_size == 0:
         return True
     with path.open("rb") as file:

@@ -5,13 +5,13 @@ does. Everything else is made from that table or compared with it: the check of 
 that editors and type checkers read (option_types.py), and the tables of docs/producer.md,
 docs/consumer.md and docs/admin.md. `python -m tests.unit.client.option_tables` writes these again.
 
-`read_options` takes options as keyword arguments (`linger_ms=5`) or as a mapping
-(`{"linger.ms": "5"}`). Dots and underscores are the same, text is read as the option's type, and a
-keyword wins over the mapping. Times are milliseconds, sizes are bytes. An option that other Kafka
-clients have and these do not is refused with a sentence (foreign_options.py).
+`read_options` takes options as keyword arguments (`linger_ms=5`) or as a mapping (`{"linger.ms":
+"5"}`). Dots and underscores are the same, text is read as the option's type, and a keyword wins
+over the mapping. Times are milliseconds, sizes are bytes. An option that other Kafka clients have
+and these do not is refused with a sentence (foreign_options.py).
 
-Nothing stands here that no part of the client reads: an option that is accepted and does nothing
-is worse than an error, for its user believes in it.
+The table has only options that some part of the client reads: an option that is accepted and has no
+effect is worse than an error, because its user relies on it.
 """
 
 import time
@@ -32,9 +32,9 @@ from minibroker.protocol.types import Endpoint
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-JOIN_SLACK_MS: Final = 5_000  # beyond max.poll.interval.ms, which all members have to join
-WORD_CHARS_MIN: Final = 4  # of a part of a name that may have been meant
-NEAR: Final = 0.75  # how alike names are of which one may have been meant, from 0 to 1
+JOIN_SLACK_MS: Final = 5_000  # beyond max.poll.interval.ms, within which all members have to join
+WORD_CHARS_MIN: Final = 4  # the shortest part of a name for a suggestion
+NEAR: Final = 0.75  # how similar a known name must be to be suggested, from 0 to 1
 ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
 
 # "HOST:PORT,HOST:PORT", a list of such, or a mapping of options that has them.
@@ -44,7 +44,7 @@ Servers: TypeAlias = str | Sequence[str] | Mapping[str, object] | None
 def option(
     default: Any, text: str, *, low: int = 0, high: int = INT_MAX, choices: Iterable[str] = ()
 ) -> Any:
-    """The field of an option. Its type is that of `default`; `low` and `high` are inclusive.
+    """Return the field of an option. Its type is that of `default`; `low` and `high` are inclusive.
 
     `text` is a sentence for the documentation: what the option does, and what it trades.
     """
@@ -54,7 +54,7 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """What all clients have in common."""
+    """The options that all clients have."""
 
     bootstrap_servers: tuple[Endpoint, ...] = option(
         (), "The brokers to ask first. One that answers is enough; it names the others."
@@ -91,26 +91,27 @@ class ClientOptions:
 
     @property
     def call_timeout_ms(self) -> int:
-        """How long a call may try before it gives up, where it takes no timeout of its own."""
+        """The time-out of a call that takes none of its own."""
         raise AssertionError("each client names its own")
 
     @property
     def longest_poll_ms(self) -> int:
-        """For how long this client asks a broker to wait when there is nothing to answer yet."""
+        """How long this client asks a broker to wait when there is nothing to answer yet."""
         return 0
 
     @property
     def longest_join_ms(self) -> int:
-        """For how long a broker may let a JOIN or SYNC of this client wait for other members."""
+        """How long a broker may let a JOIN or SYNC of this client wait for other members."""
         return 0
 
     @property
     def may_create_topics(self) -> bool:
-        """Whether asking for a topic may create it, where the broker allows that too."""
+        """Whether a request for a topic's metadata may create the topic, if the broker allows it,
+        too."""
         return False
 
     def check(self) -> None:
-        """Raise `ConfigError` where options contradict each other."""
+        """Raise `ConfigError` if options contradict each other."""
         if not self.bootstrap_servers:
             raise ConfigError("bootstrap.servers is missing: name at least one HOST:PORT")
 
@@ -353,7 +354,7 @@ class Seams:
 
 
 def default_seams() -> Seams:
-    """The real ones."""
+    """The real network, generator and clock."""
     return Seams(TcpNetwork(), Random(), lambda: time.time_ns() // 1_000_000)
 
 
@@ -361,7 +362,7 @@ Options = TypeVar("Options", bound=ClientOptions)
 
 
 def read_options(kind: type[Options], servers: Servers, given: Mapping[str, object]) -> Options:
-    """The options as a frozen `kind`. Raises `ConfigError`, whose text is for the user."""
+    """Return the options as a frozen `kind`. Raises `ConfigError`, whose text is for the user."""
     if isinstance(servers, Mapping):
         first: Mapping[str, object] = servers
     else:
@@ -384,8 +385,8 @@ def read_options(kind: type[Options], servers: Servers, given: Mapping[str, obje
 
 
 def _unknown(kind: type[ClientOptions], name: str, described: Iterable[str]) -> ConfigError:
-    """The error for a name that this client does not have: what to do instead, as far as that is
-    known, or else the option that was perhaps meant."""
+    """Return the error for an unknown name: what to do instead, as far as that is known, or else
+    the option that was perhaps meant."""
     plain = name.replace(".", "_")
     text = f"{_named(kind)} has no option {name!r}"
     if (sentence := foreign_option(plain)) is not None:
@@ -402,13 +403,13 @@ def _unknown(kind: type[ClientOptions], name: str, described: Iterable[str]) -> 
 
 
 def _named(kind: type[ClientOptions]) -> str:
-    """The client that has these options, in a sentence."""
+    """Return the name of the client that has these options, for a sentence."""
     client = kind.__name__.removesuffix("Options").lower()
     return "an admin client" if client == "admin" else f"a {client}"
 
 
 def _read_value(name: str, default: object, value: object, metadata: Mapping[str, Any]) -> object:
-    """`value` as the type of `default`."""
+    """Return `value` as the type of `default`."""
     choices: tuple[str, ...] = metadata["choices"]
     try:
         if name == "bootstrap_servers":
@@ -433,7 +434,7 @@ def _read_value(name: str, default: object, value: object, metadata: Mapping[str
 
 
 def _read_names(value: object, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """Names separated by commas, or a sequence of them; some, and each once."""
+    """Read names separated by commas, or a sequence of them; at least one, and each once."""
     names = value.split(",") if isinstance(value, str) else value
     read = tuple(str(name).strip() for name in names) if isinstance(names, Sequence) else ()
     if not read or len(set(read)) < len(read) or not set(read) <= set(choices):
@@ -446,7 +447,7 @@ def _refuse() -> Any:
 
 
 def _describe_range(name: str, default: object, metadata: Mapping[str, Any]) -> str:
-    """The values allowed, as words."""
+    """The allowed values, as text."""
     if metadata["choices"]:
         several = ", several separated by commas" if isinstance(default, tuple) else ""
         return ", ".join(metadata["choices"]) + several

@@ -19,7 +19,7 @@ else:
 
 
 def check_function(function: Any, name: str) -> Any:
-    """The function, or None. Raises `TypeError` for what cannot be called."""
+    """Return the function, or None. Raises `TypeError` for what cannot be called."""
     if function is not None and not callable(function):
         raise TypeError(f"{name} is a function of one argument, not {function!r}")
     return function

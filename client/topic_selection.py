@@ -1,11 +1,11 @@
-"""Which topics an application means, from what it wrote: names, lists of names, patterns.
+"""The topics that an application names: names, lists of names, patterns.
 
     subscribe("orders")    subscribe("orders", "bills")    subscribe(["orders", "bills"])
     subscribe(re.compile("ord.*"))    subscribe("^ord.*")
 
 A pattern is a compiled regular expression, or a text that begins with `^`, as in librdkafka. It
-matches from the beginning of a name, as `re.match` does; end it with `$` for whole names.
-What is wrong is a `TypeError` or `ValueError` here, not an error of a task later.
+matches from the beginning of a name, as `re.match` does; end it with `$` for whole names. A mistake
+is a `TypeError` or `ValueError` of the call, not an error of a task later.
 """
 
 import re
@@ -19,14 +19,14 @@ TopicsOrPattern: TypeAlias = Topics | re.Pattern[str]
 
 
 class TopicSelection(NamedTuple):
-    """The topics that were named, or else the pattern that their names match."""
+    """The topics that were named, or the pattern that their names match."""
 
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None = None
 
 
 def select_topics(given: tuple[TopicsOrPattern, ...]) -> TopicSelection:
-    """What `subscribe` was given."""
+    """Return the topics for the arguments of `subscribe`."""
     each = _flat(given)
     if not each:
         raise ValueError(
@@ -48,7 +48,7 @@ def select_topics(given: tuple[TopicsOrPattern, ...]) -> TopicSelection:
 
 
 def name_topics(given: tuple[Topics, ...]) -> tuple[str, ...]:
-    """The same, where no pattern is taken."""
+    """Return the topics for arguments of which none may be a pattern."""
     each = _flat(given)
     for one in each:
         if _is_pattern(one):
@@ -57,7 +57,7 @@ def name_topics(given: tuple[Topics, ...]) -> tuple[str, ...]:
 
 
 def _flat(given: tuple[object, ...]) -> tuple[object, ...]:
-    """One list stands for what it has."""
+    """Replace a single list by its items."""
     only = given[0] if len(given) == 1 else None
     if isinstance(only, Iterable) and not isinstance(only, str | bytes | bytearray):
         return tuple(only)

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 
 class EventLoopCallback(Generic[P]):
-    """A plain function that an event loop calls soon, told so from the client's loop."""
+    """A plain function that an event loop calls soon, on request of the client's loop."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -26,25 +26,25 @@ class EventLoopCallback(Generic[P]):
         self._function = function
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> None:
-        with suppress(RuntimeError):  # the event loop was closed: nobody listens any more
+        with suppress(RuntimeError):  # the event loop was closed: nothing waits there any more
             self.loop.call_soon_threadsafe(partial(self._function, *arguments, **keywords))
 
 
 class CallbackTasks(Callbacks[Callback]):
-    """Of one consumer. They run in the event loop that last called what calls them: `enter`."""
+    """The callbacks of one consumer. They run in the event loop that last called `enter`."""
 
     def __init__(self) -> None:
         super().__init__(self._start_task, asyncio.current_task)
         self._loop: asyncio.AbstractEventLoop
-        self._task: asyncio.Task[None]  # the event loop keeps none alive
+        self._task: asyncio.Task[None]  # an event loop keeps no reference to its tasks
 
     def enter(self) -> None:
-        """Begin what calls callbacks. Raises `ClientError` inside of one."""
+        """Begin a call that may call callbacks. Raises `ClientError` inside of a callback."""
         self.check_outside()
         self._loop = asyncio.get_running_loop()
 
     def _start_task(self, run: CallbackRun[Callback]) -> None:
-        """In the client's loop."""
+        """Start a task; called in the client's loop."""
         loop = self._loop
 
         def start() -> None:
@@ -64,7 +64,7 @@ async def _call(run: CallbackRun[Any]) -> None:
     except asyncio.CancelledError:
         error = ClientError("a callback was cancelled")
         raise
-    except Exception as failure:  # raised by what called the callback
+    except Exception as failure:  # raised by the method that called the callback
         error = failure
     finally:
         run.finish(error)

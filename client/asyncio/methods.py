@@ -1,4 +1,4 @@
-"""Methods of the trio clients as those of the clients for asyncio: one line for each.
+"""Methods of the trio clients as methods of the asyncio ones, in one line each.
 
     list_topics = awaiting(TrioAdmin.list_topics)
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def awaiting(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """An async method of the trio client."""
+    """Return an async method for one of the trio client."""
 
     async def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
         function: Callable[..., Awaitable[T]] = partial(method, self._client, **options)
@@ -30,7 +30,7 @@ def awaiting(
 
 
 def asking(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A plain method of the trio client: waits for a turn of its loop, and not as a coroutine."""
+    """Return a plain method for one of the trio client, which is called in its loop meanwhile."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:

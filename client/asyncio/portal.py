@@ -1,13 +1,14 @@
-"""A client's loop for tasks of asyncio: the portal of the blocking clients, with another waiting.
+"""A client's loop for tasks of asyncio: the portal of the blocking clients, with another way of
+waiting.
 
-A task waits for an asyncio future that the client's loop has set by `call_soon_threadsafe`. The
+A task waits for an asyncio future, which the client's loop sets by `call_soon_threadsafe`. The
 portal does not belong to an event loop: each call waits in the one that it is called from, so a
-client may be used by several, one after the other. If an event loop was closed, nobody waits there
-any more, and what comes for it is dropped.
+client may be used by several, one after the other. If an event loop was closed, no task waits there
+any more, and results for it are dropped.
 
-A call whose task is cancelled is cancelled in the client's loop, and may still take effect. It does
-not wait for that, as an interrupted call of a blocking client does not. What must not get lost
-meanwhile, the client's loop keeps (client/blocking/reader.py).
+If a task is cancelled, its call is cancelled in the client's loop, and may still take effect. The
+task does not wait for that, as an interrupted call of a blocking client does not. The client's loop
+keeps results that must not be lost meanwhile (client/blocking/reader.py).
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class AwaitedAnswer(Answer[T]):
         return self.get()
 
     async def wait_until_set(self, timeout_s: float | None = None) -> None:
-        """Wait for it, and not longer than that."""
+        """Wait for it, up to a time."""
         await asyncio.wait([self._future], timeout=timeout_s)
 
     def _wake(self) -> None:
@@ -50,7 +51,8 @@ class AwaitedAnswer(Answer[T]):
 
 
 class AsyncioPortal:
-    """As `Portal`, whose methods of these names block a thread. `portal` has what does not wait."""
+    """As `Portal`, whose methods of these names block a thread. `portal` has the methods that do
+    not wait."""
 
     def __init__(self, portal: Portal) -> None:
         self.portal = portal

@@ -1,9 +1,10 @@
-"""Where the callbacks of a group run: beside the client's loop, one at a time.
+"""Execution of a group's callbacks: beside the client's loop, one at a time.
 
-A callback may call the consumer, except for what calls it: `poll`, `unsubscribe` and `close`.
+A callback may call the consumer, except for the methods that call callbacks: `poll`, `unsubscribe`
+and `close`.
 
 A poll that is interrupted leaves its callback running. The next poll asks for the same callback
-again, and gets the outcome of the one that runs; another callback waits for its end.
+again, and gets the outcome of the running one; another callback waits for its end.
 """
 
 from collections.abc import Callable
@@ -24,15 +25,16 @@ C = TypeVar("C", bound=Callback)
 
 
 class Callbacks(Generic[C]):
-    """Of one consumer. In the loop, but for `is_inside`."""
+    """The callbacks of one consumer. All methods but `is_inside` are called in the loop."""
 
     def __init__(self, start: "Callable[[CallbackRun[C]], None]", caller: Callable[[], object]):
-        self._start = start  # has a callback run, and its `finish` called
-        self._caller = caller  # the present thread or task
-        self._run: CallbackRun[C] | None = None  # whose outcome nobody has got yet
+        self._start = start  # runs a callback, and has its `finish` called
+        self._caller = caller  # returns the present thread or task
+        self._run: CallbackRun[C] | None = None  # whose outcome no poll has got yet
 
     def wrap(self, callback: C | None) -> TrioCallback | None:
-        """The callback for the loop, which goes on meanwhile."""
+        """Return the callback as an async function for the loop, which other tasks use
+        meanwhile."""
         if callback is None:
             return None
 
@@ -57,13 +59,13 @@ class Callbacks(Generic[C]):
         return run is not None and run.caller is not None and run.caller is self._caller()
 
     def check_outside(self) -> None:
-        """Raise `ClientError` in a callback, where it would wait for what waits for it."""
+        """Raise `ClientError` in a callback that calls a method which waits for that callback."""
         if self.is_inside:
             raise ClientError(INSIDE)
 
 
 class CallbackRun(Generic[C]):
-    """One call of a callback. `caller` is the thread or task that it runs in, while it does."""
+    """One call of a callback. `caller` is the thread or task in which it runs."""
 
     def __init__(self, callback: C, partitions: list[TopicPartition]) -> None:
         self.callback = callback
@@ -74,7 +76,7 @@ class CallbackRun(Generic[C]):
         self._token = trio.lowlevel.current_trio_token()
 
     def finish(self, error: BaseException | None) -> None:
-        """It has ended. From any thread."""
+        """Record that the callback has ended. Called from any thread."""
         self.caller = None
         self.error = error
         with suppress(trio.RunFinishedError):
@@ -82,7 +84,7 @@ class CallbackRun(Generic[C]):
 
 
 def start_in_thread(run: CallbackRun[Callback]) -> None:
-    """Run it in a thread of trio's, whoever waits for it."""
+    """Run it in a thread of trio's, even if nothing waits for it any more."""
 
     def call() -> None:
         run.caller = current_thread()
@@ -95,5 +97,5 @@ def start_in_thread(run: CallbackRun[Callback]) -> None:
 
 
 def thread_callbacks() -> Callbacks[Callback]:
-    """Callbacks that are plain functions."""
+    """Return the executor of callbacks that are plain functions."""
     return Callbacks(start_in_thread, current_thread)

@@ -1,17 +1,18 @@
 """One record's delivery, as a light future.
 
 `send` returns one for each record, hundreds of thousands of times a second, and nearly all are
-dropped at once. So a future that was dropped before the loop took its record over costs next to
-nothing: the loop sees by the count of references that nobody can ask any more, sends the record
-without a watcher, and has the future serve another record (client/blocking/send_queue.py). Only a
-future that is kept, or has a callback, is told about: that costs several times more than sending.
+dropped at once. So a future that was dropped before the loop took its record costs almost nothing:
+the loop sees by the reference count that no caller can ask any more, sends the record without a
+watcher, and uses the future for another record (client/blocking/send_queue.py). Only a future that
+is kept, or has a callback, is completed: that costs several times more than sending.
 
 The future carries its record to the loop, so that a `send` makes no new object: the garbage
 collector runs after every 700 new ones, and visits all that wait in the queue. With a tuple for
 each record it took 13 to 27 % of the throughput (`make bench`, rows "blocking").
 
-All but `queue` belongs to the loop, so no lock is needed. A thread that has to wait registers a
-callback in the loop. A failure that was asked for counts as seen: `flush` does not raise it again.
+Only the loop uses the attributes other than `queue`, so no lock is needed. A thread that has to
+wait registers a callback in the loop. A failure that was asked for counts as seen: `flush` does not
+raise it again.
 """
 
 import logging
@@ -26,7 +27,7 @@ from minibroker.protocol.records.columns import Headers
 
 log = logging.getLogger("minibroker.client")
 
-# Called with (None, where the record is) or (why it was not delivered, None).
+# Called with (None, the record's location) or (the error, None).
 OnRecordDelivery: TypeAlias = Callable[[Exception | None, RecordDelivered | None], object]
 
 
@@ -37,11 +38,11 @@ class Queue(Protocol):
     watched: set[Any]  # futures that have callbacks, and are not done
 
     def mark_seen(self, delivery: Delivery) -> None:
-        """Somebody was told why one record of the delivery failed."""
+        """Record that a caller knows why one record of the delivery failed."""
 
 
 class RecordFuture:
-    """What both kinds of futures have in common.
+    """The common part of both kinds of futures.
 
     The sender stores the record in `topic`, `partition`, `key`, `value`, `headers` and
     `timestamp_ms`. `timestamp` is set when the producer accepts it.
@@ -80,7 +81,7 @@ class RecordFuture:
         self.headers = ()
 
     def done(self) -> bool:
-        """Whether it is known what became of the record."""
+        """Whether the outcome of the record is known."""
         return hasattr(self, "_delivery")
 
     # -- in the loop
@@ -93,38 +94,38 @@ class RecordFuture:
         return record
 
     def complete(self, delivery: Delivery, index: int) -> None:
-        """The record is number `index` in the delivery's batch."""
+        """Set the outcome; the record is number `index` in the delivery's batch."""
         self._index = index
         self._delivery = delivery
         self.queue.watched.discard(self)
         if hasattr(self, "_callbacks"):
             callbacks = self._callbacks
-            del self._callbacks  # they refer to this future: a cycle, for each record
+            del self._callbacks  # each record would make a cycle with this future
             for callback in callbacks:
                 callback()
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call it once it is done, or now. It must not raise."""
+        """Call a function once the future is done, or now. It must not raise."""
         if self.done():
             callback()
         else:
             self.add_callback(callback)
 
     def add_callback(self, callback: Callable[[], object]) -> None:
-        """The same for a record that was not handed over yet; then from any thread."""
+        """Do the same for a record that the loop has not taken yet; then from any thread."""
         if not hasattr(self, "_callbacks"):
             self._callbacks = []
         self._callbacks.append(callback)
-        self.queue.watched.add(self)  # it is told about, whoever drops it
+        self.queue.watched.add(self)  # its outcome is set, even if the future is dropped
 
     def mark_seen(self) -> None:
-        """Somebody was told why the record was not delivered."""
+        """Record that a caller knows why the record was not delivered."""
         if not hasattr(self, "_is_seen"):
             self._is_seen = True
             self.queue.mark_seen(self._delivery)
 
     def tell(self, on_delivery: OnRecordDelivery) -> None:
-        """Call a callback with what became of the record; what it raises is logged."""
+        """Call a callback with the outcome; log what it raises."""
         error = self._delivery.error
         try:
             if error is None:
@@ -143,17 +144,18 @@ class RecordFuture:
         return RecordDelivered(delivery.topic, delivery.partition, offset, self.timestamp)
 
     def _error_seen(self) -> Exception | None:
-        """Return the error of a future that is done, which counts as seen."""
+        """Return the error of a future that is done; it counts as seen."""
         error = self._delivery.error
         if error is not None:
             self._in_loop(self.mark_seen)
         return error
 
     def _in_loop(self, function: Callable[[], None]) -> bool:
-        """Have a function called in the loop. False: the loop has ended, and the future is done."""
+        """Have a function called in the loop. Return False if the loop has ended; then the future
+        is done."""
         try:
             self.queue.portal.run_soon(function)
-        except ClientClosed:  # what was sent is told about before the loop ends
+        except ClientClosed:  # the outcomes of sent records are set before the loop ends
             if not self.done():
                 raise
             return False
@@ -161,7 +163,7 @@ class RecordFuture:
 
 
 class DeliveryFuture(RecordFuture):
-    """What became of one record, as `concurrent.futures.Future` has it."""
+    """The outcome of one record, with the methods of `concurrent.futures.Future`."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Methods of the trio clients as those of the blocking ones: one line for each.
+"""Methods of the trio clients as methods of the blocking ones, in one line each.
 
     list_topics = waiting(TrioAdmin.list_topics)
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def waiting(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """An async method of the trio client: the thread waits for its result."""
+    """Return a blocking method for an async one of the trio client."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -31,7 +31,7 @@ def waiting(
 
 
 def asking(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A plain method of the trio client, called in its loop; the thread waits for a moment."""
+    """Return a method for a plain one of the trio client, which is called in its loop."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -41,7 +41,7 @@ def asking(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 def ask(portal: Portal, function: Callable[[], T]) -> T:
-    """Call a plain function in the loop."""
+    """Call a plain function in the loop, and wait for it."""
 
     async def call() -> T:
         return function()

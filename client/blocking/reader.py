@@ -1,12 +1,12 @@
-"""The polls of one consumer, by one thread (or asyncio task) at a time. In the client's loop.
+"""The polls of one consumer, by one thread (or asyncio task) at a time; runs in the client's loop.
 
-A poll ends without its caller when that is interrupted or cancelled. Its records are in an iterator
-that the trio consumer watches: what was not taken from it goes back with the next call. So the next
-poll waits until the abandoned one has ended, and returns them.
+If a caller is interrupted or cancelled, its poll goes on without it. The records are in an iterator
+that the trio consumer watches: records that the caller did not take from it go back with the next
+call. So the next poll waits until the abandoned one has ended, and returns them.
 
 A thread that polls while an earlier poll of its own is under way was interrupted in that one. trio
-may begin the later task first, so the numbers tell which poll is the earlier. A task of asyncio
-says that it abandons a poll, for another task may poll next.
+may begin the later task first, so numbers tell which poll is earlier. An asyncio task reports that
+it abandons a poll, because another task may poll next.
 """
 
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ class Poll:
     """One call of `poll`, or one round of iteration. `number` grows with each of a consumer."""
 
     def __init__(self, caller: object, number: int, timeout_s: float, *, as_one: bool) -> None:
-        self.caller = caller  # a thread or a task; not its ident, which may be given to another
+        self.caller = caller  # a thread or a task; not its ident, which may be used again
         self.number = number
         self.timeout_s = timeout_s
         self.as_one = as_one
-        self.is_abandoned = False  # nobody waits for it any more
+        self.is_abandoned = False  # the caller does not wait for it any more
 
 
 class Reader(Generic[K, V]):
-    """Polls for one caller at a time. In the loop, but for `new_poll` and `caller`."""
+    """Polls for one caller at a time. All methods but `new_poll` and `caller` run in the loop."""
 
     def __init__(self, consumer: Consumer[K, V]) -> None:
         self._consumer = consumer
@@ -46,12 +46,12 @@ class Reader(Generic[K, V]):
         self._ended.set()
 
     def new_poll(self, caller: object, timeout_s: float, *, as_one: bool) -> Poll:
-        """A poll of this caller; its records are taken all at once, or one by one."""
+        """Return a new poll of this caller; its records are taken all at once, or one by one."""
         return Poll(caller, next(self._numbers), timeout_s, as_one=as_one)
 
     @property
     def caller(self) -> object:
-        """Who polled last."""
+        """The caller of the last poll."""
         return None if self._last is None else self._last.caller
 
     async def poll_iterator(self, poll: Poll) -> Iterator[ConsumerRecord[K, V]]:

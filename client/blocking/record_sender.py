@@ -1,8 +1,8 @@
-"""Hands records over to a producer's loop, from any thread: the part of `send` that does not wait.
+"""The part of `send` that does not wait: it passes records to a producer's loop, from any thread.
 
 It runs hundreds of thousands of times a second, so its common case, small bytes and a free slot, is
-one append to the queue (client/blocking/send_queue.py). What happens without a free slot is up to
-the two kinds of producers: a thread waits in `_send_in_loop`, a task of asyncio has it raise.
+one append to the queue (client/blocking/send_queue.py). Without a free slot the two kinds of
+producers differ: a thread waits in `_send_in_loop`, which raises for an asyncio task.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -30,14 +30,14 @@ class RecordSender(Generic[F, K, V]):
     def __init__(self, producer: Producer, serializers: Serializers[K, V], kind: type[F]) -> None:
         self._producer = producer
         self._serializers = serializers
-        # Key and value of at most this size together are not looked at.
+        # Key and value of at most this size together need no further check.
         self._small_bytes = -1 if serializers else SMALL_BYTES
         self.queue = SendQueue(producer, kind)
         self._records = self.queue.records
         self._unheld = self.queue.unheld
 
     def make_portal(self) -> Portal:
-        """The loop that the records go to."""
+        """Return the portal of the loop that sends the records."""
         manager = _opened(self._producer, self.queue)
         portal = Portal("minibroker-producer", manager, self.queue.close_to_senders)
         self.queue.portal = portal
@@ -103,7 +103,7 @@ class RecordSender(Generic[F, K, V]):
         return future
 
     def _send_with_callback(self, future: F, size: int, on_delivery: OnRecordDelivery) -> None:
-        """Send a record; the callback learns of its delivery even if the future is dropped."""
+        """Send a record; its callback is called even if the future is dropped."""
         future.add_callback(partial(future.tell, on_delivery))
         try:
             self._send_any(future, size)
@@ -112,7 +112,7 @@ class RecordSender(Generic[F, K, V]):
             raise
 
     def _send_any(self, future: F, size: int) -> None:
-        """Take a record that may need several slots."""
+        """Send a record that may need several slots."""
         queue = self.queue
         slots = -(-size // SLOT_BYTES)
         if len(self._records) + slots > queue.slots:
@@ -127,27 +127,27 @@ class RecordSender(Generic[F, K, V]):
             raise
 
     def _send_in_loop(self, future: F, size: int) -> None:
-        """No slot is free: wait in the loop for memory, or have the caller do so."""
+        """Wait in the loop for memory, because no slot is free; or have the caller wait."""
         raise AssertionError("each kind of waiting has its own")
 
     def _wake(self, future: F) -> None:
-        """The loop sleeps, or has ended: then nobody takes the record any more."""
+        """Wake the loop. If it has ended, take the record back and raise `ClientClosed`."""
         queue = self.queue
         if queue.is_closed:
-            with suppress(ValueError):  # the loop may have taken it over all the same
+            with suppress(ValueError):  # the loop may have taken it before its end
                 self._records.remove(future)
             raise ClientClosed(REFUSALS[State.ENDED])
         queue.is_awake = True
         self.queue.portal.run_soon(queue.wake)
 
     def _wake_later(self) -> None:
-        """An interrupt came between a record and the waking: wake now, or by the next record."""
+        """An interrupt came between a record and the waking: wake now, or with the next record."""
         self.queue.is_awake = False
         with suppress(ClientClosed):
             self.queue.portal.run_soon(self.queue.wake)
 
     def raise_rejected(self) -> None:
-        """Raise why a record could not be sent, once, if its future was not asked."""
+        """Raise the error of a record that could not be sent, once, unless its future was asked."""
         rejected = self.queue.pop_rejected()
         if rejected is not None:
             raise rejected
@@ -155,7 +155,7 @@ class RecordSender(Generic[F, K, V]):
 
 @asynccontextmanager
 async def _opened(producer: Producer, queue: SendQueue[F]) -> AsyncIterator[None]:
-    """The producer with its queue: what was sent is taken over before the producer ends."""
+    """The producer with its queue, which is emptied before the producer ends."""
     try:
         async with producer, in_background(queue.run):
             try:

@@ -1,19 +1,18 @@
-"""Records on their way from the threads that send to the loop; buffer.memory is enforced here.
+"""The queue of records from the sending threads to the loop; it enforces buffer.memory.
 
 A sender puts its record on a deque; a task in the loop takes what is there, hundreds at a time.
-Waking that task costs a few microseconds and is done once for all that gathers until it runs, so
-the threads take turns with the interpreter, each for many records, instead of fighting over it.
+Waking that task costs a few microseconds, and happens once for all records that arrive before it
+runs. So each thread handles many records in its turn, instead of competing for the interpreter.
 
-A record gets its memory when it enters the queue. The loop takes over what is in the queue without
-waiting, so a record's delivery.timeout.ms begins at once, `flush` needs to wait for no queue, and
-what is queued and what the accumulator holds are within buffer.memory together. `slots` is how long
-the queue may be; a slot stands for a small record. A large record takes several: the first holds
-it, the others None. The deque's length is the only count, so no lock is needed and an interrupt
-cannot corrupt it.
+A record gets its memory when it enters the queue. The loop takes records from the queue without
+waiting, so a record's delivery.timeout.ms begins at once, `flush` does not wait for the queue, and
+the queue and the accumulator together stay within buffer.memory. `slots` is how long the queue may
+be; a slot stands for a small record. A large record takes several: the first holds it, the others
+None. The deque's length is the only count, so no lock is needed and an interrupt cannot corrupt it.
 
-An entry is a record's future, which carries the record. The loop looks at how many refer to it: if
-only the loop does, nobody can ask what becomes of the record. Then it is sent without a watcher,
-which costs much less, and the future serves another record.
+An entry is a record's future, which carries the record. The loop checks the future's reference
+count: if only the loop refers to it, no caller can ask for the delivery. Then the record is sent
+without a watcher, which costs much less, and the future serves another record.
 
 A sender that finds no slot calls `send` in the loop and waits in a FIFO queue. While any sender
 waits, `slots` is 0, so no other sender overtakes it. `slots` is also 0 while the producer is
@@ -33,23 +32,23 @@ from minibroker.client.producer.delivery import CloseReport, Delivery
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import NO_OFFSET
 
-# The most records between the threads; about 10 ms of sending.
+# The most records in the queue; about 10 ms of sending.
 SLOTS_MAX: Final = 8192
-# What a slot stands for: a record of this size with its overhead.
+# The memory of one slot: that of a record of this size with its overhead.
 SLOT_BYTES: Final = 1024
-# Key and value of at most this size together, and no headers, are surely one slot.
+# A record with key and value of at most this size together, and no headers, needs one slot.
 SMALL_BYTES: Final = 960
-# Records that are taken over before the loop's other tasks run.
+# How many records are taken before the loop's other tasks run.
 TURN_RECORDS: Final = 512
 
 F = TypeVar("F", bound=RecordFuture)
 
-# Of a record for which no partition was chosen.
+# For a record without a partition.
 NO_PARTITION: Final = -1
 
 
 def _count_as_unheld() -> int:
-    """The references that are counted where nothing but one variable refers to an entry."""
+    """Return the reference count of an entry to which only one variable refers."""
     records = deque([object()])
     record = records.popleft()
     return getrefcount(record)
@@ -59,7 +58,7 @@ UNHELD: Final = _count_as_unheld()
 
 
 class SendQueue(Generic[F]):
-    """Of one producer. `records`, `slots` and `is_awake` are for the threads that send."""
+    """The queue of one producer. `records`, `slots` and `is_awake` are for the sending threads."""
 
     def __init__(self, producer: Producer, kind: type[F]) -> None:
         self._producer = producer
@@ -70,35 +69,35 @@ class SendQueue(Generic[F]):
         self.slots = 0
         self.is_awake = False  # the loop will look at the queue without being woken
         self.is_closed = True
-        self.rejected: Exception | None = None  # not told yet
+        self.rejected: Exception | None = None  # not reported yet
         self.portal: Portal  # the loop
-        self.watched: set[Any] = set()  # that have callbacks, and are not done
+        self.watched: set[Any] = set()  # those with callbacks that are not done
         self._report: CloseReport | None = None
         self._woken = trio.Event()
-        self._senders = trio.StrictFIFOLock()  # that wait for memory, in their order
+        self._senders = trio.StrictFIFOLock()  # senders that wait for memory, in their order
         self._waiting = 0
 
     # -- the threads that send
 
     def close_to_senders(self) -> None:
-        """Nothing is taken any more; from any thread."""
+        """Accept nothing any more; from any thread."""
         self.is_closed = True
         self.slots = 0
         self.is_awake = False
 
     def new_future(self) -> F:
-        """A future for a record, where none is left to be used again."""
+        """Return a new future, if there is none to be used again."""
         return self._kind(self)
 
     def pop_rejected(self) -> Exception | None:
-        """The first error of a record that was rejected since this was called last."""
+        """Return the first error of a record that was rejected since the last call."""
         rejected, self.rejected = self.rejected, None
         return rejected
 
     # -- the loop
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take over what is sent, until cancelled."""
+        """Take records from the queue, until cancelled."""
         self.is_closed = False
         self.is_awake = True
         self._update_slots()
@@ -114,32 +113,32 @@ class SendQueue(Generic[F]):
             await trio.lowlevel.checkpoint()
 
     def wake(self) -> None:
-        """There is something in the queue."""
+        """Wake the loop, because there is something in the queue."""
         self._woken.set()
 
     async def send(self, future: F, size: int) -> None:
-        """Take its record behind all that were sent before, once there is memory.
+        """Send a record after all earlier ones, once there is memory.
 
         Raises `ClientTimeout` after max.block.ms, `ClientClosed`, and what `send_nowait` raises.
         """
         await self._admit(future, size)
 
     def mark_seen(self, delivery: Delivery) -> None:
-        """Somebody was told why one record of a failed delivery was not stored."""
+        """Record that a caller knows why one record of a failed delivery was not stored."""
         if self.rejected is not None and self.rejected is delivery.error:
             self.rejected = None
             self._update_slots()
         self._producer.mark_seen(delivery)
 
     def fail_left(self) -> None:
-        """The producer has ended: what came into the queue since is not sent."""
+        """Fail the records that came into the queue after the producer's end."""
         while self.records:
             future = self.records.popleft()
             if future is not None:
                 self._reject(future, ClientClosed(REFUSALS[State.ENDED]))
 
     async def flush(self) -> None:
-        """As the producer's, of all that was sent before."""
+        """Flush as the producer does, with all records sent before."""
         await self._drain()
         await self._producer.flush()
 
@@ -154,14 +153,15 @@ class SendQueue(Generic[F]):
 
     @property
     def report(self) -> CloseReport:
-        """What `close` found. If something else ended the producer: what became of the records."""
+        """Return what `close` returned or raised; if something else ended the producer, what became
+        of the records."""
         if self._report is not None:
             return self._report
         counts = self._producer.statistics()
         return CloseReport(counts.delivered, counts.failed, 0)
 
     def drain_and_close(self) -> None:
-        """Take nothing more, and take over what was sent, without waiting."""
+        """Accept nothing any more, and take what is in the queue, without waiting."""
         self.close_to_senders()
         while self.records:
             self._drain_some(SLOTS_MAX)
@@ -184,14 +184,14 @@ class SendQueue(Generic[F]):
             self._update_slots()
 
     async def _drain(self) -> None:
-        """Take over all that is in the queue now."""
+        """Take all that is in the queue now."""
         left = len(self.records)
         while left > 0 and self.records:
             left -= self._drain_some(min(left, TURN_RECORDS))
             await trio.lowlevel.checkpoint()
 
     def _drain_some(self, count: int) -> int:
-        """Take over up to so many entries; returns how many."""
+        """Take up to so many entries; return how many."""
         records = self.records
         send = self._producer.send_nowait
         reuse = self.unheld.append
@@ -225,7 +225,8 @@ class SendQueue(Generic[F]):
         self._producer.send_watched(future, future.topic, future.partition, record)
 
     def _reject(self, future: F, error: Exception) -> None:
-        """A record cannot be sent: tell its future. The next call raises the first such error."""
+        """Handle a record that cannot be sent: tell its future. The next call raises the first such
+        error."""
         if not isinstance(error, ClientClosed):  # else its batch could only be given up
             if self.rejected is None:
                 self.rejected = error
