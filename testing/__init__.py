@@ -1,4 +1,4 @@
-"""What tests of a program need: a cluster of brokers that a test starts, breaks and looks into.
+"""A cluster of real brokers for tests of a program: started, broken and inspected by the test.
 
     from minibroker.testing import running_cluster
 
@@ -7,7 +7,7 @@
         with cluster.kill(cluster.leader(topic)):
             cluster.wait_for_leader(topic)
 
-With pytest, the fixtures `kafka_broker` and `kafka_cluster` hand these out (docs/testing.md). The
+With pytest, the fixtures `kafka_broker` and `kafka_cluster` provide these (docs/testing.md). The
 other modules here are the project's own simulation.
 """
 

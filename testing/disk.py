@@ -1,21 +1,22 @@
-"""A disk that crashes: `broker.log.files.Files` in memory, with the faults a disk may have.
+"""A simulated disk: `broker.log.files.Files` in memory, with the faults that a disk may have.
 
-Which faults, so that a checker never blames the broker for a loss nobody promised to prevent:
+The faults are these, so that a checker does not blame the broker for a loss that it never promised
+to prevent:
 
 * `kill()`: the process died. Every write and every name it made is there; handles and locks end.
 * `power_off()`: the machine died. A synced byte is there. Of what was appended since the last
-  sync a part from the front is there, its last sector maybe torn (zeros or old noise); a cut that
-  was not synced may be undone. Names (create, rename, remove) are journalled in order, as
-  ext4 and xfs do it: those before the last `sync_dir` or synced `write_atomic` are there, of the
-  later ones some from the front. `Tail.KEPT` and `Tail.LOST` leave nothing of that to chance.
+  sync a part from the front is there, its last sector maybe torn (zeros or old noise); an unsynced
+  truncation may be undone. Names (create, rename, remove) are journalled in order, as ext4 and xfs
+  do it: those before the last `sync_dir` or synced `write_atomic` are there, of the later ones some
+  from the front. `Tail.KEPT` and `Tail.LOST` leave nothing of that to chance.
 * `fail(operation, ...)`: the next calls answer EIO (or another errno).
 * `space_bytes`: appends beyond it write what fits and answer ENOSPC.
-* `flip(path, position)`: one bit rots, in the page cache and below.
-* `stop_at(count)`: before the operation after so many others `Stopped` is raised, and a write is
-  half done. Then `kill` or `power_off`: so a search meets a crash at every step.
+* `flip(path, position)`: one bit changes, in the page cache and on the disk.
+* `stop_at(count)`: instead of the operation after `count` others, `Stopped` is raised, and a write
+  is half done. Then `kill` or `power_off`: so a search can crash at every step.
 
-Chance comes from the `random.Random` given; nothing here knows a clock but `sync`, which takes
-`sync_s` seconds of trio's (virtual) time.
+Chance comes from the given `random.Random`. Only `sync` uses a clock: it takes `sync_s` seconds of
+trio's (virtual) time.
 """
 
 import errno
@@ -36,11 +37,11 @@ SECTOR_BYTES = 512
 
 
 class Stopped(BaseException):
-    """The process died here; nobody may catch it but who asked for it with `stop_at`."""
+    """The process died here. Only the test that called `stop_at` may catch it."""
 
 
 class Tail(Enum):
-    """What a power cut leaves of that which was not synced."""
+    """What a power cut leaves of the unsynced bytes and names."""
 
     BY_CHANCE = "by chance"
     KEPT = "kept"
@@ -48,7 +49,7 @@ class Tail(Enum):
 
 
 class Node:
-    """The bytes of one file, and what of them is on the platter.
+    """The bytes of one file, and those of them that are on the disk.
 
     Invariant: `data[:same]` == `durable[:same]`.
     """
@@ -59,14 +60,14 @@ class Node:
         self.same = 0
 
     def make_durable(self, size: int) -> None:
-        """What was in `data[:size]` is now on the platter."""
+        """Put `data[:size]` on the disk."""
         size = min(size, len(self.data))
         start = min(self.same, size)
         self.durable[start:] = self.data[start:size]
         self.same = size
 
     def lose_power(self, rng: random.Random, tail: Tail) -> None:
-        """Become what a machine finds after its power came back."""
+        """Take the state that a machine finds after its power came back."""
         if tail is Tail.BY_CHANCE:
             self._lose_by_chance(rng)
         elif tail is Tail.LOST:
@@ -98,7 +99,7 @@ class NameChange(NamedTuple):
 
 
 class Tree:
-    """Names and what they stand for: a file, or None for a directory."""
+    """The paths, each with its file, or None for a directory."""
 
     def __init__(self) -> None:
         self._nodes: dict[PurePath, Node | None] = {}
@@ -111,26 +112,26 @@ class Tree:
         return self._nodes[path]
 
     def get(self, path: PurePath) -> Node | None:
-        """What a path stands for; None where there is nothing, too."""
+        """Return the file of a path; None for a directory, or if nothing is there."""
         return self._nodes.get(path)
 
     def files(self) -> Iterator[Node]:
-        """All that have content."""
+        """All files."""
         return (node for node in self._nodes.values() if node is not None)
 
     def children(self, path: PurePath) -> Collection[PurePath]:
-        """What lies in a directory."""
+        """Return the names in a directory."""
         return self._children.get(path, ())
 
     def copy(self) -> "Tree":
-        """Other names for the same files."""
+        """Return another tree with the same files."""
         tree = Tree()
         for path, node in self._nodes.items():
             tree._put(path, node)
         return tree
 
     def apply(self, change: NameChange) -> None:
-        """Do it."""
+        """Apply a change of names."""
         if change.source is not None:
             for path in self._below(change.source):
                 self._put(change.target / path.relative_to(change.source), self._remove(path))
@@ -141,7 +142,7 @@ class Tree:
                 self._remove(path)
 
     def _below(self, path: PurePath) -> list[PurePath]:
-        """A path and all that lies in it, if it is there."""
+        """Return a path and all paths below it."""
         if path not in self._nodes:
             return []
         return [path, *(one for child in self.children(path) for one in self._below(child))]
@@ -242,7 +243,7 @@ class SimulatedLock:
 
 
 class SimulatedFiles:
-    """A disk in memory; see `broker.log.files.Files` and the head of this file."""
+    """The disk in memory; see `broker.log.files.Files` and the head of this file."""
 
     def __init__(self, rng: random.Random, *, sync_s: float = 0.001) -> None:
         self.sync_s = sync_s
@@ -252,7 +253,7 @@ class SimulatedFiles:
         self.life = 0
         self.locks: dict[PurePath, SimulatedLock] = {}
         self.rng = rng
-        # Operations until `Stopped`, and how many there were; those that only read do not count.
+        # Operations until `Stopped`, and how many there were; reads do not count.
         self._left: int | None = None
         self.operation_count = 0
         self._names = Tree()
@@ -263,14 +264,14 @@ class SimulatedFiles:
     # -- faults
 
     def kill(self) -> None:
-        """The process died: what it wrote is there, its handles and locks are not."""
+        """The process died: its writes stay, its handles and locks end."""
         self.life += 1
         self.locks.clear()
         self._failures.clear()
         self._left = None
 
     def power_off(self, tail: Tail = Tail.BY_CHANCE) -> None:
-        """The machine died: what was not synced may be lost or torn."""
+        """The machine died: unsynced bytes and names may be lost or torn."""
         self.kill()
         kept = {Tail.KEPT: len(self._journal), Tail.LOST: 0}.get(tail)
         if kept is None:
@@ -293,14 +294,14 @@ class SimulatedFiles:
         self._failures[operation] = (times, number, name)
 
     def flip(self, path: PurePath, position: int, bit: int = 0) -> None:
-        """Let one bit rot."""
+        """Change one bit."""
         node = self._node(path)
         node.data[position] ^= 1 << bit
         if position < len(node.durable):
             node.durable[position] ^= 1 << bit
 
     def check(self, operation: str, path: PurePath) -> None:
-        """Raise what `fail` or `stop_at` asked for."""
+        """Raise the error that `fail` or `stop_at` set."""
         if operation != "read":
             self.operation_count += 1
             if self._left is not None:
@@ -314,11 +315,11 @@ class SimulatedFiles:
 
     @property
     def used_bytes(self) -> int:
-        """The sizes of all files."""
+        """The sum of the sizes of all files."""
         return sum(len(node.data) for node in self._names.files())
 
     def room(self) -> int:
-        """Bytes that can still be written."""
+        """How many bytes can still be written."""
         if self.space_bytes is None:
             return 1 << 62
         return max(0, self.space_bytes - self.used_bytes)

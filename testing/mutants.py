@@ -1,9 +1,9 @@
 """Mutants: bugs that a simulation must find, by name; each a `type[Replicas]` to run a broker with.
 
-A checker that was never seen to fail proves nothing. So each rule that keeps a promise is broken
-here once, by a subclass that replaces that one rule, and the broker's code knows nothing of it.
-They are the mistakes that brokers like this one have made. What groups rest on is not made through
-the replicas, and is broken by `mutated` instead.
+A checker proves something only if it was seen to fail. So each rule that keeps a promise is broken
+here once, by a subclass that replaces that one rule; the broker's code has nothing for it. The bugs
+are ones that brokers like this one have had. Rules of groups are not in the replicas; `mutated`
+breaks them instead.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -35,140 +35,142 @@ FOR_EVER_MS: Final = 1 << 62
 
 
 class HastyShrinkLeader(Leader):
-    """Who is to leave counts no more, though the controller has not confirmed it (A4, K1)."""
+    """A member that is to leave the ISR no longer counts, before the controller has confirmed it
+    (A4, K1)."""
 
     __slots__ = ()
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """The set that was asked for."""
+        """The proposed set."""
         state = self.isr_state
         return state.proposed if isinstance(state, PendingShrink) else state.maximal_isr
 
 
 class HastyGrowthLeader(Leader):
-    """A follower may join at the high watermark, though the term began above it (A3.5)."""
+    """A follower may join the ISR at the high watermark, below the start of the leader epoch
+    (A3.5)."""
 
     __slots__ = ()
 
     def has_reached(self, progress: Progress) -> bool:
-        """The new leader's high watermark may be stale."""
+        """Compare with the new leader's high watermark, which may be stale."""
         return progress.log_end >= self.high_watermark
 
 
 class HastyAckLeader(Leader):
-    """Acknowledges what only it has (A16)."""
+    """Acknowledges what only the leader has (A16)."""
 
     __slots__ = ()
 
     def is_committed(self, end: int) -> bool:
-        """Written is committed."""
+        """Count written records as committed."""
         return True
 
 
 class HastyDeletionLeader(Leader):
-    """Acknowledges that records are deleted once only it has deleted them (DELETE_RECORDS)."""
+    """Acknowledges a deletion of records that only the leader has done (DELETE_RECORDS)."""
 
     __slots__ = ()
 
     def low_watermark(self, log_start: int) -> int:
-        """Deleted here is deleted."""
+        """Count what is deleted here as deleted everywhere."""
         return log_start
 
 
 class LenientGrowthLeader(Leader):
-    """A follower may join with records that were deleted (A3.6)."""
+    """A follower may join the ISR with records that were deleted (A3.6)."""
 
     __slots__ = ()
 
     def has_deleted(self, progress: Progress) -> bool:
-        """It will hear of the deletion soon."""
+        """Do not wait until the follower has deleted them."""
         return True
 
 
 class HastyDeletionPartition(Partition):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     __slots__ = ()
     leader_type = HastyDeletionLeader
 
 
 class LenientGrowthPartition(Partition):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     __slots__ = ()
     leader_type = LenientGrowthLeader
 
 
 class HastyShrinkPartition(Partition):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     __slots__ = ()
     leader_type = HastyShrinkLeader
 
 
 class HastyGrowthPartition(Partition):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     __slots__ = ()
     leader_type = HastyGrowthLeader
 
 
 class HastyAckPartition(Partition):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     __slots__ = ()
     leader_type = HastyAckLeader
 
 
 class ForgetfulPartition(Partition):
-    """A new leader does not know the producers whose batches it copied (A14)."""
+    """A new leader forgets the producers whose batches it replicated (A14)."""
 
     __slots__ = ()
 
     def become_leader(self, state: PartitionState, now: float) -> Effects:
-        """They expire when the term begins."""
+        """Expire them when the leader epoch begins."""
         if state.leader_epoch > self.leader_epoch:
             self.log.producers.expire(FOR_EVER_MS)
         return super().become_leader(state, now)
 
 
 class DeafPartition(Partition):
-    """Looks at the leader epoch alone, as if nothing could change within a term (A18, RM-03)."""
+    """Compares the leader epoch alone, as if nothing could change within one (A18, RM-03)."""
 
     __slots__ = ()
 
     def is_news(self, state: PartitionState) -> bool:
-        """A higher partition epoch alone is no news."""
+        """Ignore a higher partition epoch."""
         return state.leader_epoch > self.leader_epoch
 
 
 class HastyShrinkReplicas(Replicas):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     partition_type = HastyShrinkPartition
 
 
 class HastyGrowthReplicas(Replicas):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     partition_type = HastyGrowthPartition
 
 
 class HastyAckReplicas(Replicas):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     partition_type = HastyAckPartition
 
 
 class ForgetfulReplicas(Replicas):
-    """See its partition."""
+    """Has the partition of this mutant."""
 
     partition_type = ForgetfulPartition
 
 
 class DeafReplicas(Replicas):
-    """See its partition."""
+    """Has the partition of this mutant."""
 
     partition_type = DeafPartition
 
@@ -177,7 +179,7 @@ class ObedientReplicas(Replicas):
     """Obeys a controller that was replaced (RM-01)."""
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
-        """Whoever gives orders is the controller."""
+        """Accept orders of any controller."""
         return False
 
 
@@ -185,27 +187,27 @@ class OverlookingReplicas(Replicas):
     """Lets fetch sessions rest when records are appended (A17)."""
 
     def _on_append(self, partition: Partition, now: float) -> None:
-        """Nobody is notified."""
+        """Notify nothing."""
         self._collaborators.flusher.schedule(partition, now)
 
 
 class HastyDeletionReplicas(Replicas):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     partition_type = HastyDeletionPartition
 
 
 class LenientGrowthReplicas(Replicas):
-    """See its leader."""
+    """Has the leader of this mutant."""
 
     partition_type = LenientGrowthPartition
 
 
 class ForgottenStartReplicas(Replicas):
-    """Says where its logs start before that is durable (DELETE_RECORDS)."""
+    """Reports its log starts before they are durable (DELETE_RECORDS)."""
 
     def checkpoint_log_starts(self) -> bool:
-        """The next checkpoint will come."""
+        """Leave it to the next checkpoint."""
         return True
 
 
@@ -236,7 +238,7 @@ DELETION_MUTANTS: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
 
 
 class Rule(NamedTuple):
-    """What stands in the place of a method or a property of a class, or a function of a module."""
+    """The replacement of a method or property of a class, or of a function of a module."""
 
     owner: type | ModuleType
     name: str
@@ -244,18 +246,18 @@ class Rule(NamedTuple):
 
 
 def _outcome_of_append(shard: Shard, _end: int, registry: GroupRegistry) -> ErrorCode:
-    """Written is committed (GRP-02)."""
+    """Count written records as committed (GRP-02)."""
     return ErrorCode.NONE if shard.registry is registry else ErrorCode.NOT_COORDINATOR
 
 
 def _knows_its_high_watermark(shard: Shard) -> bool:
-    """A new leader's high watermark may be below what its predecessor has told (GRP-01)."""
+    """Use a new leader's high watermark, which may be below its predecessor's (GRP-01)."""
     leader = shard.leader
     return leader is not None and shard.replayed_end >= leader.high_watermark
 
 
 def _whoever_commits(_group: Group, _request: OffsetCommitRequest, _now: float) -> ErrorCode:
-    """A member that was put out may commit on (GRP-05)."""
+    """Let a removed member commit (GRP-05)."""
     return ErrorCode.NONE
 
 
@@ -264,7 +266,7 @@ RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
         "answer-uncommitted-commits": Rule(Shard, "outcome", _outcome_of_append),
         "serve-below-epoch-start": Rule(Shard, "may_serve", property(_knows_its_high_watermark)),
         "accept-old-generations": Rule(Group, "check_commit", _whoever_commits),
-        # What the application has in its hands (K6, CCO-06).
+        # The records that the application still works on (K6, CCO-06).
         "commit-what-is-in-hand": Rule(
             DeliveredPositions, "uncommitted", DeliveredPositions.committable_offsets
         ),
@@ -276,24 +278,24 @@ RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 def _from_receipt(lease: ControllerLease, _stamp: int, now: float) -> float:
-    """The standing counts from when the confirmation came."""
+    """Count the standing from the arrival of the confirmation."""
     return now + lease.timeout_s
 
 
 def _whatever_the_session(_prober: Prober, confirmation: Confirmation, _now: float) -> Confirmation:
-    """A controller confirms past its own session."""
+    """Let a controller confirm past its own session."""
     return confirmation
 
 
 def _whatever_was_told(_lease: ControllerLease, _told_lapse: int) -> bool:
-    """Standing returns before the broker knows who leads."""
+    """Let the standing return before the broker knows the leaders."""
     return True
 
 
 def _without_fenced(
     record: PartitionRecord, members: tuple[int, ...], fenced: frozenset[int]
 ) -> tuple[int, ...]:
-    """The controller takes followers out that it does not hear."""
+    """Let the controller remove followers that it does not hear."""
     return tuple(node for node in members if node == record.leader or node not in fenced)
 
 
@@ -303,7 +305,7 @@ def _whoever_is_heard(
     staying: tuple[int, ...],
     fenced: frozenset[int],
 ) -> tuple[int, ...]:
-    """Where no heir is heard, a replica that is out of sync leads instead of one that lives."""
+    """If no heir is heard, elect a replica that is out of sync instead of a live one."""
     heirs = heard_heirs(record, safe, staying, fenced)
     if fenced.isdisjoint(heirs):
         return heirs
@@ -311,16 +313,16 @@ def _whoever_is_heard(
 
 
 def _at_once(_backoff: Backoff) -> float:
-    """Who has resigned stands again."""
+    """Let a controller that has resigned stand for election at once."""
     return 0.0
 
 
 def _not_at_all(_silence: FollowerSilence, _node_id: int, _now: float) -> None:
-    """The silence of a follower counts from its first role, whatever it asks for."""
+    """Count a follower's silence from its first role, whatever it asks for."""
 
 
 def _whoever_stays(_leader: Leader, _staying: Collection[int], _min_insync_replicas: int) -> bool:
-    """A leader has silent followers leave though acks=all is refused then."""
+    """Let a leader remove silent followers although acks=all is refused then."""
     return True
 
 
@@ -347,7 +349,7 @@ def mutated(name: str) -> Iterator[None]:
 
 @contextmanager
 def patched(owner: type | ModuleType, name: str, other: object) -> Iterator[None]:
-    """Have something else in the place of a method or function for the length of a block."""
+    """Replace a method or function for the length of a block."""
     usual = owner.__dict__[name]
     setattr(owner, name, other)
     try:

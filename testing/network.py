@@ -1,11 +1,12 @@
-"""A network that misbehaves as TCP may: `client.net.Network` in memory, on trio's (virtual) time.
+"""A simulated network with the faults of TCP: `client.net.Network` in memory, on trio's (virtual)
+time.
 
-What is modelled is TCP, not packets: bytes come in order and once, or the connection breaks. They
-take a random time, may come in pieces other than those that were sent, and only so many can be
-under way, so that a peer that does not read blocks who sends to it. A link, from one named host to
+It models TCP, not packets: bytes arrive in order and once, or the connection breaks. They take a
+random time, may arrive in other pieces than they were sent in, and only a limited number can be
+under way, so that a peer that does not read blocks its sender. A link, from one named host to
 another, can be
 
-* held: what is sent stays under way, connecting takes until `release`; nobody sees an error;
+* held: what is sent stays under way, connecting takes until `release`; neither side sees an error;
 * throttled: so many bytes per second;
 * cut: its connections are reset and new ones fail until `mend`. Cut and reset concern both
   directions, hold and throttle one, because a one-way partition is a fault of its own.
@@ -16,7 +17,7 @@ A host that is stopped loses its connections and listeners, as a killed process 
     await network.host("broker-1").listen(Endpoint("broker-1", 9092))
     network.hold("client", "broker-1")
 
-Chance comes from the generator given, and nothing here iterates over a set, so a seed repeats.
+Chance comes from the given generator, and nothing here iterates over a set, so a seed repeats.
 """
 
 import errno
@@ -38,7 +39,7 @@ FIRST_FREE_PORT = 30_000
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """How the network is when nobody harms it. Delays are seconds, of one way."""
+    """The network without faults. Delays are seconds, of one way."""
 
     delay_s_min: float = 0.0001
     delay_s_max: float = 0.001
@@ -50,7 +51,7 @@ DEFAULT_OPTIONS = NetworkOptions()
 
 
 class _Link:
-    """One direction between two hosts: what is true of all connections on it."""
+    """One direction between two hosts: the faults of all connections on it."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -61,7 +62,7 @@ class _Link:
 
 
 class SimulatedNetwork:
-    """The wires between named hosts. Each host's own view of them is `host(name)`."""
+    """The links between named hosts. `host(name)` is the network as that host uses it."""
 
     def __init__(self, rng: random.Random, options: NetworkOptions = DEFAULT_OPTIONS) -> None:
         self.rng = rng
@@ -70,31 +71,31 @@ class SimulatedNetwork:
         self._links: dict[tuple[str, str], _Link] = {}
 
     def host(self, name: str) -> "SimulatedHost":
-        """The network as one host sees it; the host is there from now on."""
+        """Return the network as one host uses it; add the host if it is new."""
         return self._hosts.setdefault(name, SimulatedHost(self, name))
 
     def find(self, name: str) -> "SimulatedHost | None":
-        """A host that is there."""
+        """Return a known host."""
         return self._hosts.get(name)
 
     def names(self) -> list[str]:
-        """The hosts that are there, in the order in which they came."""
+        """The names of the known hosts, in the order in which they were added."""
         return list(self._hosts)
 
     def link(self, source: str, target: str) -> _Link:
-        """One direction of the wire between two hosts."""
+        """Return one direction between two hosts."""
         return self._links.setdefault((source, target), _Link())
 
     def draw_delay(self) -> float:
-        """How long the next bytes take."""
+        """Return how long the next bytes take."""
         return self.rng.uniform(self.options.delay_s_min, self.options.delay_s_max)
 
     def hold(self, source: str, target: str) -> None:
-        """From now on nothing arrives in this direction; what is under way waits too."""
+        """Hold a direction: nothing arrives, not even what is under way."""
         self.link(source, target).is_held = True
 
     def release(self, source: str, target: str) -> None:
-        """What was held arrives, in order, after a delay."""
+        """Let what was held arrive, in order, after a delay."""
         link = self.link(source, target)
         link.is_held = False
         for pipe in link.pipes:
@@ -102,29 +103,29 @@ class SimulatedNetwork:
         link.changed.unpark_all()
 
     def throttle(self, source: str, target: str, bytes_per_s: float) -> None:
-        """Slow one direction down; `math.inf` ends it. Holds for what is sent from now on."""
+        """Slow one direction down, for what is sent from now on; `math.inf` ends it."""
         self.link(source, target).bytes_per_s = bytes_per_s
 
     def reset(self, one: str, other: str) -> None:
-        """Break all connections between two hosts; new ones are possible at once."""
+        """Reset all connections between two hosts; new ones are possible at once."""
         for pair in ((one, other), (other, one)):
             for pipe in list(self.link(*pair).pipes):
                 pipe.reset()
 
     def cut(self, one: str, other: str) -> None:
-        """Break all connections between two hosts and let no new one be made until `mend`."""
+        """Reset all connections between two hosts and refuse new ones until `mend`."""
         for pair in ((one, other), (other, one)):
             self.link(*pair).is_cut = True
             self.link(*pair).changed.unpark_all()
         self.reset(one, other)
 
     def mend(self, one: str, other: str) -> None:
-        """New connections are possible again."""
+        """Allow new connections again."""
         for pair in ((one, other), (other, one)):
             self.link(*pair).is_cut = False
 
     def heal(self) -> None:
-        """End everything that was done to links."""
+        """End the faults of all links."""
         for (source, target), link in list(self._links.items()):
             link.is_cut = False
             link.bytes_per_s = math.inf
@@ -132,7 +133,7 @@ class SimulatedNetwork:
                 self.release(source, target)
 
     def stop_host(self, name: str) -> None:
-        """The host's process died: its connections are reset, its listeners gone."""
+        """The host's process died: reset its connections, close its listeners."""
         host = self.host(name)
         for listener in list(host.listeners.values()):
             listener.close()
@@ -151,7 +152,7 @@ class SimulatedHost:
         self._next_port = FIRST_FREE_PORT
 
     async def connect(self, endpoint: Endpoint) -> Stream:
-        """Open a connection; it takes one way there and one back."""
+        """Open a connection; it takes the time of one way there and one back."""
         target = self.name if endpoint.host in OWN_ADDRESSES else endpoint.host
         for source, destination in ((self.name, target), (target, self.name)):
             await self._pass(self._network.link(source, destination), endpoint)
@@ -202,11 +203,11 @@ class SimulatedListener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens."""
+        """The address of the listener."""
         return self._endpoint
 
     def offer(self, stream: "SimulatedStream") -> None:
-        """A connection for whoever accepts next."""
+        """Add a connection for the next `accept`."""
         self.waiting.append(stream)
         self._acceptors.unpark()
 
@@ -220,7 +221,7 @@ class SimulatedListener:
         raise trio.ClosedResourceError("this listener was closed")
 
     def close(self) -> None:
-        """Stop listening; connections that nobody accepted are reset."""
+        """Stop listening; reset connections that were not accepted."""
         if not self._is_closed:
             self._is_closed = True
             del self._host.listeners[self._endpoint.port]
@@ -240,11 +241,11 @@ class SimulatedStream:
 
     @property
     def peer(self) -> str:
-        """The other side."""
+        """The peer's address."""
         return self._peer
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes; the wait comes before they are taken."""
+        """Wait for bytes, then receive them."""
         await trio.lowlevel.checkpoint()
         while not self._is_closed:
             count = self._incoming.take(view)
@@ -254,12 +255,12 @@ class SimulatedStream:
         raise trio.ClosedResourceError("this stream was closed")
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send a copy of all of them."""
+        """Send a copy of all buffers."""
         await trio.lowlevel.checkpoint()
         await self._send(b"".join(buffers), lambda: True)
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Send a copy of what there is room for."""
+        """Send a copy of as much as there is room for."""
         if self._is_closed:
             return buffers
         data = memoryview(b"".join(buffers))
@@ -270,7 +271,7 @@ class SimulatedStream:
         return [unsent] if unsent else []
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send bytes, and what the slices hold when their turn comes."""
+        """Send bytes, and the content that the slices have when their turn comes."""
         for part in parts:
             if isinstance(part, Buffer):
                 await self.send([part])
@@ -296,7 +297,7 @@ class SimulatedStream:
             self._incoming.stop_reading()
 
     def reset(self) -> None:
-        """Both directions break."""
+        """Break both directions."""
         self._incoming.reset()
         self._outgoing.reset()
 
@@ -321,7 +322,7 @@ class _Pipe:
         self._changed = trio.lowlevel.ParkingLot()
 
     def put(self, data: Buffer) -> int:
-        """Send as many bytes as have room; how many."""
+        """Send as many bytes as there is room for; return how many."""
         if self._is_broken or self._is_unread:
             raise trio.BrokenResourceError("the connection was reset")
         room = self._network.options.underway_bytes_max - self._underway
@@ -332,7 +333,7 @@ class _Pipe:
         return len(piece)
 
     def end(self) -> None:
-        """The sender has closed."""
+        """Handle that the sender has closed."""
         if not self._is_ended and not self._is_broken:
             self._is_ended = True
             self._append(b"")
@@ -370,7 +371,7 @@ class _Pipe:
         await self._changed.park()
 
     def resume(self) -> None:
-        """The link was released: what is under way arrives from now on."""
+        """Handle that the link was released: what is under way arrives from now on."""
         soonest = trio.current_time() + self._network.draw_delay()
         late = [(max(arrival, soonest), piece) for arrival, piece in self._pieces]
         self._pieces = deque(late)
@@ -378,12 +379,13 @@ class _Pipe:
         self._changed.unpark_all()
 
     def stop_reading(self) -> None:
-        """The reader has closed: who sends more learns it as a broken connection."""
+        """Handle that the reader has closed: to send more raises an error of a broken
+        connection."""
         self._is_unread = True
         self._forget()
 
     def reset(self) -> None:
-        """Nothing more comes through, in neither sense."""
+        """Break this direction for both sides."""
         self._is_broken = True
         self._forget()
 

@@ -1,17 +1,17 @@
 """The place of one cluster: a directory and ports that no other test session uses.
 
-    /tmp/minibroker-1000/slot-3/lock      held while the cluster is there; empty
+    /tmp/minibroker-1000/slot-3/lock      held while the cluster exists; empty
     /tmp/minibroker-1000/slot-3/cluster/  the brokers' directories and logs
     /tmp/minibroker-1000/kept/...         clusters whose test failed, the newest ten
 
-A slot stands for a range of ports, so one lock is enough for both, and parallel sessions never
-meet. The lock ends with the process that holds it, however that ends. What lies in a slot without
-a holder was left by a killed process, and the next session removes it. Sessions with another
-directory for temporary files have other locks: they see that the first port of a range is taken,
-where the holder listens and no broker does.
+A slot has a range of ports, so one lock is enough for both, and parallel sessions never use the
+same. The lock ends with the process that holds it, however that ends. Files in a slot without a
+holder were left by a killed process, and the next session removes them. Sessions with another
+directory for temporary files have other locks. They find the first port of a range in use: the
+holder listens there, and no broker does.
 
-Ports are below those that systems give to outgoing connections: a client that tries again and
-again to reach a dead broker at one of those would one day be connected to itself.
+The ports are below those that systems use for outgoing connections: a client that tries to reach a
+dead broker at one of those again and again could be connected to itself.
 """
 
 import fcntl
@@ -37,11 +37,11 @@ _KEPT: Final = "kept"
 
 
 class NoRoom(RuntimeError):
-    """All ranges of ports are taken."""
+    """All ranges of ports are in use."""
 
 
 class RunDirectory:
-    """A slot that this process holds; made by `take`."""
+    """A slot that this process holds; `take` makes it."""
 
     def __init__(self, slot: Path, number: int, lock: int) -> None:
         self.root = slot / _CLUSTER
@@ -52,9 +52,9 @@ class RunDirectory:
 
     @classmethod
     def take(cls, base: Path | None = None) -> Self:
-        """The first slot that nobody holds and whose ports are free. Raises `NoRoom`.
+        """Return the first slot that no process holds and whose ports are free. Raises `NoRoom`.
 
-        `base` holds all slots, by default a directory of this user's among the temporary files.
+        `base` has all slots; by default it is a directory of this user's among the temporary files.
         """
         base = base or Path(tempfile.gettempdir()) / f"minibroker-{os.getuid()}"
         _remove_leftovers(base)
@@ -70,7 +70,7 @@ class RunDirectory:
         raise NoRoom(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
     def _reserve(self) -> bool:
-        """Make the directory and reserve the ports; False where others are in the way."""
+        """Make the directory and reserve the ports; return False if another process uses them."""
         ports = range(self.base_port + 1, self.base_port + PORTS_EACH)
         try:
             self.root.mkdir()
@@ -87,7 +87,7 @@ class RunDirectory:
         return self._slot.parent / _KEPT / name
 
     def release(self, keep_as: Path | None = None) -> None:
-        """Give the slot back, and remove the cluster or move it to `keep_as`. All brokers have
+        """Release the slot, and remove the cluster or move it to `keep_as`. All brokers have
         ended."""
         if keep_as is not None and self.root.exists():
             keep_as.parent.mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def _remove_leftovers(base: Path) -> None:
 
 
 def _lock(slot: Path) -> int | None:
-    """Lock a slot and remove what lay in it; None if another process holds it."""
+    """Lock a slot and remove the files in it; None if another process holds it."""
     while True:
         try:
             slot.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _remove(slot: Path, lock: int) -> None:
-    """The lock's file goes last, while it is still held."""
+    """Remove a slot. The lock's file goes last, while it is still locked."""
     shutil.rmtree(slot / _CLUSTER, ignore_errors=True)
     with suppress(OSError):  # files that another user made would stay, and the directories
         (slot / _LOCK).unlink()

@@ -1,4 +1,4 @@
-"""What a cluster of a test is made of, and the properties that its brokers start with."""
+"""The settings of a test's cluster, and the properties that its brokers start with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Self
 HOST: Final = "127.0.0.1"
 STORE: Final = "metadata.db"  # beside the brokers' directories
 BROKERS_MAX: Final = 15
-# Each broker has its own, and they follow from where the cluster lies.
+# Each broker has its own, which follow from the directory of the cluster.
 DECIDED_HERE: Final = {
     "node.id": "it follows from the number of the broker",
     "broker.id": "it follows from the number of the broker",
@@ -34,7 +34,7 @@ TEST_PROPERTIES: Final = {
 
 
 class BrokerPorts(NamedTuple):
-    """Where a broker listens for clients, for other brokers, and for orders."""
+    """A broker's ports: for clients, for other brokers, and for orders."""
 
     clients: int
     brokers: int
@@ -42,17 +42,17 @@ class BrokerPorts(NamedTuple):
 
     @classmethod
     def of(cls, base_port: int, node_id: int) -> Self:
-        """Those of one broker, in the ports behind a base that is a cluster's own."""
+        """Return the ports of one broker; `base_port` is the cluster's."""
         first = base_port + node_id
         return cls(first, first + BROKERS_MAX + 1, first + 2 * (BROKERS_MAX + 1))
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """How many brokers, and what they are told beside the properties for tests.
+    """The number of brokers, and their properties beside those for tests.
 
     `flush` is "never", "interval" or "always"; `store` is a `metadata.store`, by default a SQLite
-    file of the cluster's own. Raises `ValueError` for what no cluster can have.
+    file of the cluster's own. Raises `ValueError` for impossible settings.
     """
 
     brokers: int = 3
@@ -68,8 +68,8 @@ class ClusterSettings:
         flush: str = "never",
         store: str = "",
     ) -> "ClusterSettings":
-        """Settings whose properties are given as a mapping; True and False are spelt as Kafka
-        spells them."""
+        """Make settings with properties from a mapping; True and False are spelt as Kafka spells
+        them."""
         if properties is not None and not isinstance(properties, Mapping):
             raise ValueError(f"properties={properties!r}: expected a mapping of names to values")
         given = {str(name): _text(value) for name, value in (properties or {}).items()}
@@ -90,8 +90,8 @@ class ClusterSettings:
     def broker_properties(
         self, node_id: int, root: str, ports: "BrokerPorts", prefix: str
     ) -> dict[str, str]:
-        """All properties of one broker of a cluster that lies in the directory `root`. The clusters
-        that share an etcd have each a `prefix` of their own there."""
+        """Return all properties of one broker of a cluster in the directory `root`. Clusters that
+        share an etcd each have their own `prefix` there."""
         replicas = str(min(3, self.brokers))
         listeners = f"BROKERS://{HOST}:{ports.brokers},CLIENTS://{HOST}:{ports.clients}"
         return {

@@ -1,7 +1,7 @@
-"""The state of partitions, as their leaders have it.
+"""The state of partitions, from their leaders.
 
-Any broker answers METADATA from what it was told last, and a broker that was away may be behind. So
-the state is asked of all brokers that run, and the leader with the newest epoch is believed.
+Any broker answers METADATA from its image, and a broker that was away may have an old one. So the
+kit asks all running brokers, and uses the leader with the newest epoch.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PartitionState(NamedTuple):
-    """A partition; `leader` is None, and nobody is in `isr`, where no broker that runs leads."""
+    """A partition. If no running broker leads it, `leader` is None and `isr` is empty."""
 
     topic: str
     partition: int
@@ -41,12 +41,12 @@ class PartitionState(NamedTuple):
 def partition_states(
     admin: "Admin", topics: Collection[str], running: Collection[int]
 ) -> list[PartitionState]:
-    """The partitions of these topics. Brokers that are not in `running` neither lead nor are in
-    sync, whatever others say. Raises `NotKnown`, and what the admin client raises."""
+    """Return the partitions of these topics. Brokers that are not in `running` neither lead nor are
+    in sync, whatever others say. Raises `NotKnown`, and what the admin client raises."""
     if not topics:
         return []
     report = admin.describe_replicas(*topics)
-    # One that the others hold for dead, as one cut from the store is, neither leads nor is in sync.
+    # A broker that the others count as dead neither leads nor is in sync.
     running = [each for each in running if report.silent.get(each) != "not alive"]
     for node_id in running:
         if node_id not in report.answers:
@@ -75,5 +75,5 @@ def partition_states(
 
 
 def numbers(node_ids: Collection[int]) -> str:
-    """The numbers of brokers as a list in a sentence."""
+    """Return the numbers of brokers as a list in a sentence."""
     return ", ".join(map(str, node_ids))

@@ -1,4 +1,4 @@
-"""Waiting for something to become true of a cluster, with a deadline."""
+"""Waiting for a state of a cluster, with a deadline."""
 
 import time
 from collections.abc import Callable
@@ -9,24 +9,24 @@ POLL_S: Final = 0.02
 
 
 class WaitTimeout(AssertionError):
-    """What was waited for did not come; the text says what was there instead."""
+    """The state did not come in time; the text says what the state was instead."""
 
 
 class NotKnown(Exception):
-    """The state cannot be told now; the text says why."""
+    """The state is not known now; the text says why."""
 
 
 class Look(NamedTuple, Generic[T]):
-    """What is seen now: the result, None if it is not as wanted, and the state in words."""
+    """The present state: the result, None if it is not as wanted, and the state as text."""
 
     result: T | None
     state: str
 
 
 def wait_for(what: str, look: Callable[[], Look[T]], timeout_s: float) -> T:
-    """Look again and again until there is a result. Raises `WaitTimeout` after `timeout_s`.
+    """Check again and again until there is a result. Raises `WaitTimeout` after `timeout_s`.
 
-    An `OSError`, and what the clients raise while brokers are away, is a state like others.
+    An `OSError`, and the errors that clients raise while brokers are away, count as states.
     """
     from minibroker.client.errors import ClientError
     from minibroker.protocol.errors import BrokerError

@@ -1,8 +1,8 @@
-"""Blocks of producer ids, claimed one step at a time by several brokers.
+"""Blocks of producer ids, claimed step by step by several brokers.
 
-A claim reads the counter in the metadata store and writes it if nobody has written since (PID-17).
-What runs is the broker's own coroutine. The store here lets it go on by one call at each step, so
-that a scenario can put the steps of two brokers between each other.
+A claim reads the counter in the metadata store and writes it if no other broker has written since
+(PID-17). The lab runs the broker's own coroutine. The store here lets it continue by one call at
+each step, so that a scenario can interleave the steps of two brokers.
 """
 
 from collections.abc import Coroutine, Generator, Sequence
@@ -21,7 +21,7 @@ def _next_step() -> Generator[None]:
 
 
 class SteppedStore(MemoryStore):
-    """A store whose every call waits for a step. Not all methods are for this use.
+    """A store whose calls each wait for a step. Some methods are not implemented.
 
     Without `compares` it writes whatever has changed since the reading.
     """
@@ -47,7 +47,7 @@ class SteppedStore(MemoryStore):
 
     @property
     def first_free_id(self) -> int:
-        """The counter: the first producer id that nobody has claimed."""
+        """Return the counter: the first producer id that no broker has claimed."""
         return read_producer_ids(self._snapshot(PRODUCER_IDS).entries)
 
 
@@ -58,7 +58,7 @@ class BlockClaim:
         self._store = store
         self._ids = ids
         self._claim: Coroutine[Any, Any, range] | None = None
-        self._block = range(0)  # what it is about to claim
+        self._block = range(0)  # the block that it is about to claim
         self._has_read = False
 
     def step(self) -> str:
@@ -81,7 +81,7 @@ class BlockClaim:
         return f"does not get {_text(self._block)}: another broker has written since"
 
     def end(self) -> None:
-        """End with the process."""
+        """End the claims with the process."""
         if self._claim is not None:
             self._claim.close()
 

@@ -1,6 +1,7 @@
-"""The clients of a scenario, by the steps that they take: producers, and one reader.
+"""The clients of a scenario, by their steps: producers, and one reader.
 
-The stage plays these steps like its own. `process` gives it the brokers that run, `now` its time.
+The stage plays these steps like its own. `process` returns the running broker of a number, `now`
+the stage's time.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -36,28 +37,28 @@ class Clients:
         return str(self._consumer)
 
     def verdict(self, logs: Mapping[int, Log | None], leader: int) -> str:
-        """What has become of all that was sent."""
+        """Return what has become of all that was sent."""
         return judge(self._producer.acknowledged, self._producer.unanswered, logs, leader)
 
     # -- producing
 
     def produce(self, broker: int, value: str) -> Texts:
-        """One record, with acks=all."""
+        """Send one record, with acks=all."""
         yield from self._send(broker, SentBatch(value, (value.encode(),)))
 
     def produce_by_epoch_sequence(
         self, broker: int, value: str, producer: str, epoch: int, sequence: int
     ) -> Texts:
-        """The same from an idempotent producer, with its stamp."""
+        """Send the same from an idempotent producer, with its producer id, epoch and sequence."""
         stamp = ProducerStamp(self._producer_id(producer), epoch, sequence)
         yield from self._send(broker, SentBatch(value, (value.encode(),), stamp))
 
     def produce_acks(self, broker: int, value: str, acks: int) -> Texts:
-        """One record, with acks=0 or acks=1."""
+        """Send one record, with acks=0 or acks=1."""
         yield from self._send(broker, SentBatch(value, (value.encode(),), acks=acks))
 
     def burst(self, broker: int, count: int) -> Texts:
-        """Many records in one batch."""
+        """Send many records in one batch."""
         values = tuple(b"%d" % number for number in range(count))
         yield from self._send(broker, SentBatch(f"{count} records", values))
 
@@ -72,11 +73,11 @@ class Clients:
     # -- producer ids
 
     def claim(self, broker: int) -> Texts:
-        """The next step of a broker's claim of a block of producer ids."""
+        """Do the next step of a broker's claim of a block of producer ids."""
         yield f"{broker} {self._process(broker).block_claim.step()}"
 
     def init(self, broker: int, producer: str) -> Texts:
-        """A producer asks for its id."""
+        """Have a producer ask for its id."""
         services = self._process(broker).services
         answer = init_producer_id(services, InitProducerIdRequest(), self._now())
         if answer.error:
@@ -88,16 +89,16 @@ class Clients:
     # -- reading
 
     def read(self, broker: int) -> Texts:
-        """The reader asks for what comes next, and waits for nothing."""
+        """Have the reader fetch the next records, without waiting."""
         yield from self._read(broker, waits=False)
 
     def read_from(self, broker: int, offset: int) -> Texts:
-        """The same from another offset."""
+        """Fetch from another offset."""
         self._consumer.seek(offset)
         yield from self._read(broker, waits=False)
 
     def read_waiting(self, broker: int) -> Texts:
-        """The reader asks for what comes next, and its FETCH may wait."""
+        """Have the reader fetch the next records; the FETCH may wait."""
         yield from self._read(broker, waits=True)
 
     def _read(self, broker: int, *, waits: bool) -> Texts:
@@ -107,19 +108,19 @@ class Clients:
 
     @property
     def deadline(self) -> float:
-        """When the next request that waits is answered anyway."""
+        """When the next waiting request is answered without more."""
         return min(self._producer.due, self._consumer.deadline)
 
     def expire(self) -> Texts:
-        """What waited until now is answered as it stands."""
+        """Answer the requests whose time is up, with what there is."""
         yield from self._producer.expire(self._now())
         yield from self._consumer.expire(self._now())
 
     def try_producers(self, busy: Collection[int]) -> Texts:
-        """Answer each PRODUCE that can be answered now, but for those at brokers that are busy."""
+        """Answer each PRODUCE that can be answered now, except those at busy brokers."""
         yield from self._producer.try_waiting(self._now(), busy)
 
     def try_consumer(self, busy: Collection[int]) -> Texts:
-        """The same for the reader's FETCH."""
+        """Answer the reader's FETCH, if it can be answered now."""
         if self._consumer.leader not in busy:
             yield from self._consumer.try_waiting(self._now())

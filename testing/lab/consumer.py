@@ -1,8 +1,8 @@
-"""The consumer of a scenario: one reader without a group, that fetches when a step says so.
+"""The consumer of a scenario: one reader without a group, which fetches when a step says so.
 
-It asks from the offset behind the last record that it has read, and names the epoch of that record,
-as the client does. `seen` is every value it was ever given, in order: what it has seen once it
-keeps, even if the log loses it.
+It fetches from the offset after the last record it has read, and names the epoch of that record, as
+the client does. `seen` has every value that it was ever given, in order, even if the log loses it
+later.
 """
 
 import math
@@ -23,7 +23,7 @@ WAIT_MS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class ParkedFetch:
-    """A FETCH that waits at a broker, in one life of it."""
+    """A FETCH that waits at a broker, in one process of it."""
 
     broker: int
     process: Process
@@ -31,7 +31,7 @@ class ParkedFetch:
 
 
 class LabConsumer:
-    """See the head of this module. `position` is the offset it asks from next."""
+    """See the head of this module. `position` is the next offset to fetch."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -41,24 +41,24 @@ class LabConsumer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether its FETCH waits at a broker that runs."""
+        """Whether its FETCH waits at a running broker."""
         return self._parked is not None and self._parked.process.is_running
 
     @property
     def leader(self) -> int:
-        """Where its FETCH waits."""
+        """The broker at which its FETCH waits."""
         return self._parked.broker if self._parked and self.is_waiting else NO_NODE
 
     @property
     def deadline(self) -> float:
-        """When a FETCH that waits is answered anyway."""
+        """When a waiting FETCH is answered without more."""
         return self._parked.request.deadline() if self._parked and self.is_waiting else math.inf
 
     def __str__(self) -> str:
         return f"{self.position:>4} {' '.join(self.seen)}".rstrip()
 
     def seek(self, offset: int) -> None:
-        """Read from this offset on, and forget where the last records came from."""
+        """Read from this offset on, and forget the epoch of the last record."""
         self.position, self._last_epoch = offset, NO_EPOCH
 
     def ask(self, broker: int, process: Process, now: float, *, waits: bool) -> Iterator[str]:
@@ -76,7 +76,7 @@ class LabConsumer:
             yield f"the reader asks {broker} from {self.position}: {self._handle_answer(answer)}"
 
     def try_waiting(self, now: float) -> Iterator[str]:
-        """Take the answer to the FETCH that waits, if there is one now."""
+        """Take the answer to the waiting FETCH, if there is one now."""
         waiting = self._parked
         if waiting is not None and self.is_waiting:
             answer = waiting.request.attempt(now)

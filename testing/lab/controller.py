@@ -1,10 +1,10 @@
-"""The lab's controller: the real decisions, with a variable in the place of the store.
+"""The lab's controller: the real decisions, with a variable instead of the store.
 
 It decides as the broker's controller does (`elections.review`, `recover`, `plan_alterations`), and
-what it decided is there at once. What it does not have is a life of its own: it looks at who is
-registered when the scenario says so, and its orders reach every broker that runs before the next
-step. It is wherever a broker lives; while none does, sessions end and nobody notices. A scenario
-can also send orders by hand, as a controller that was replaced would.
+its decisions take effect at once. It does nothing by itself: it reads the registrations when the
+scenario says so, and its orders reach every running broker before the next step. It is at any
+running broker; while none runs, sessions end without a decision. A scenario can also send orders by
+hand, as a controller that was replaced would.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,12 +51,12 @@ class SteppedController:
         self._machines = machines
         self._registered: dict[int, BrokerRegistration] = {}
         self._revision = 0
-        self._epoch = 0  # of the controller
+        self._epoch = 0  # the controller's
         self._state = State(CLUSTER_ID)
 
     @property
     def record(self) -> PartitionRecord:
-        """How the partition stands."""
+        """The state of the partition."""
         record = self._state.partition(PARTITION)
         assert record is not None
         return record
@@ -78,7 +78,7 @@ class SteppedController:
         )
 
     def register(self, broker: BrokerRegistration) -> None:
-        """A broker came, or came back."""
+        """Register a broker that starts, or comes back."""
         self._revision += 1
         safe = broker.tail_safe or not self._is_unclean_return_seen
         self._registered[broker.node_id] = replace(broker, epoch=self._revision, tail_safe=safe)
@@ -87,11 +87,11 @@ class SteppedController:
         process.broker_epoch = self._revision
 
     def expire(self, number: int) -> None:
-        """A broker's session ends."""
+        """End a broker's session."""
         self._registered.pop(number, None)
 
     def create(self, now: float) -> Iterator[str]:
-        """Make the partition, with everybody in sync and the first one leading (CTL-01)."""
+        """Create the partition, with all replicas in sync and the first one as leader (CTL-01)."""
         self._review()
         brokers = tuple(self._machines)
         created = PartitionRecord(0, brokers[0], 0, 0, brokers, brokers)
@@ -101,7 +101,8 @@ class SteppedController:
         yield f"controller: {_outcome(self.record)}"
 
     def decide(self, now: float) -> Iterator[str]:
-        """Settle the partition for who is registered, and tell everybody, if anybody is there."""
+        """Decide about the partition for the registered brokers, and send orders, if any broker
+        runs."""
         if not self._processes:
             return
         self._review()
@@ -116,13 +117,13 @@ class SteppedController:
         self._state = plan.state
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """A leader wants another ISR."""
+        """Decide about a leader's proposal for the ISR."""
         plan = without_pause(plan_alterations(self._state, [request]))
         self._state = plan.state
         return plan.answer[0]
 
     def push(self, now: float) -> None:
-        """Tell every broker that runs all that it has to know."""
+        """Send every running broker its orders."""
         live, state = self._live, _state_of(self.record)
         topics = (TopicState(PARTITION.topic, TOPIC_ID, (), 1),)
         for number, process in self._processes.items():
@@ -138,7 +139,7 @@ class SteppedController:
             )
 
     def replace_controller(self, now: float) -> Iterator[str]:
-        """Another broker becomes controller, and tells all what holds."""
+        """Make another broker the controller, which sends all orders again."""
         self._epoch += 1
         self.push(now)
         yield f"controller: replaced, controller epoch {self._epoch}"
@@ -146,7 +147,7 @@ class SteppedController:
     def order_leader(
         self, number: int, leader: int, epoch: int, controller: int, now: float
     ) -> str:
-        """Send a broker a LEADER_AND_ISR by hand, of any epoch of leader and controller."""
+        """Send a broker a LEADER_AND_ISR by hand, with any leader and controller epoch."""
         record, process = self.record, self._processes[number]
         state = _state_of(record)
         if (leader, epoch) != (record.leader, record.leader_epoch):
@@ -169,7 +170,7 @@ class SteppedController:
         return _ordered(number, controller, order, answer.error, answer.partitions)
 
     def _tails(self, now: float) -> dict[int, dict[TopicPartition, LogTail]]:
-        """How far the log of each replica goes."""
+        """Return where the log of each replica ends."""
         tails = {}
         for number, process in self._processes.items():
             told = without_pause(process.replicas.describe(DescribeReplicasRequest(), now))
@@ -183,7 +184,7 @@ class SteppedController:
 def _ordered(
     number: int, controller: int, order: str, error: int, obeyed: Sequence[PartitionObeyed]
 ) -> str:
-    """An order, and what became of it at the broker."""
+    """Describe an order, and the broker's answer."""
     refused = error or next((one.error for one in obeyed), 0)
     outcome = ErrorCode(refused).name if refused else "done"
     return f"controller epoch {controller} orders {number}: {order}; {outcome}"

@@ -1,7 +1,8 @@
-"""One follower's way to its leader: at most one FETCH, its answer, and what the answer does.
+"""One follower's fetches from its leader: at most one FETCH, its answer, and its effect.
 
-The request is handled at the leader when it is asked, so that is when the leader learns from it.
-The answer's bytes are read at that moment too, as they would be sent, whatever becomes of the log.
+The leader handles the request when the follower asks, so it learns from it at that step. The
+answer's bytes are read at that moment, too, as they would be sent, whatever happens to the log
+later.
 """
 
 import math
@@ -25,7 +26,7 @@ from minibroker.testing.lab.machine import Machine, Process
 
 @dataclass(frozen=True, slots=True)
 class FetchInFlight:
-    """A FETCH: where it went to, by which plan of the follower, and what has come of it."""
+    """A FETCH: its leader, the follower's plan that made it, and the answer."""
 
     leader: int
     plan: FetchPlan
@@ -42,12 +43,12 @@ class FollowerFetcher:
 
     @property
     def leader(self) -> int:
-        """Where its FETCH is under way."""
+        """The broker at which its FETCH is under way."""
         return NO_NODE if self._current is None else self._current.leader
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a FETCH is sent, and its answer not there."""
+        """Whether a FETCH was sent and its answer has not arrived."""
         return self._current is not None
 
     @property
@@ -58,14 +59,14 @@ class FollowerFetcher:
 
     @property
     def deadline(self) -> float:
-        """When a FETCH that waits is answered anyway."""
+        """When a waiting FETCH is answered without more."""
         in_flight = self._current
         if in_flight is not None and isinstance(in_flight.answer, Parked):
             return in_flight.answer.deadline()
         return math.inf
 
     def may_ask(self, now: float) -> bool:
-        """Whether there is a leader to send a FETCH to, and no reason to wait with it."""
+        """Whether there is a leader to send a FETCH to, and no reason to wait."""
         partition = self._process.partition
         role = partition.role
         if not isinstance(role, Follower) or self._machines[role.leader].process is None:
@@ -106,7 +107,7 @@ class FollowerFetcher:
         return f"{text}; it waits" if isinstance(answer, Parked) else text
 
     def receive(self, now: float) -> str:
-        """The answer arrives."""
+        """Receive the answer, and apply it."""
         in_flight, plan = self._current, self._process.fetchers.plan
         if in_flight is None:
             return f"{self._number} has no FETCH under way"
@@ -126,7 +127,7 @@ class FollowerFetcher:
     # -- what happens by itself
 
     def try_waiting(self, now: float) -> Iterator[str]:
-        """Answer the FETCH that waits, if there is something to say now."""
+        """Answer the waiting FETCH, if it can be answered now."""
         in_flight = self._current
         if in_flight is not None and isinstance(in_flight.answer, Parked):
             answer = in_flight.answer.attempt(now)
@@ -143,7 +144,7 @@ class FollowerFetcher:
             self._in_flight = replace(in_flight, answer=as_sent(in_flight.answer.expire()))
 
     def on_crash(self, broker: int) -> None:
-        """A broker ended, and all its connections with it."""
+        """Handle that a broker ended, and with it all its connections."""
         if self._in_flight is not None and broker == self._in_flight.leader:
             self._in_flight.plan.end_session()
             self._in_flight = None
@@ -158,7 +159,7 @@ class FollowerFetcher:
 
     @property
     def _current(self) -> FetchInFlight | None:
-        """What is under way for the role that the follower has now."""
+        """Return the FETCH under way that belongs to the follower's present role."""
         process = self._machines[self._number].process
         if process is None or self._in_flight is None:
             return None
@@ -192,7 +193,7 @@ class FollowerFetcher:
 
 
 def as_sent(response: FetchResponse) -> FetchResponse:
-    """The response with the bytes in the place of the slices."""
+    """Return the response with bytes in place of the slices."""
     partitions = []
     for fetched in response.partitions:
         slices = cast(Sequence[Slice], fetched.records)  # b"" is none, too
@@ -201,7 +202,7 @@ def as_sent(response: FetchResponse) -> FetchResponse:
 
 
 def _outcome_text(answer: PartitionFetched, before: int, after: int) -> str:
-    """What an answer says, and how far the log went from `before` to `after` by it."""
+    """Describe an answer, and how the log changed from `before` to `after`."""
     cut = f"; it cuts its log to {after}" if after < before else ""
     if answer.error and after > before:
         return f"is told {ErrorCode(answer.error).name}; its log starts again at {after}"

@@ -1,6 +1,7 @@
-"""Where scenarios are found: those installed with the package, by name, and files of one's own.
+"""Loading of scenarios: the installed ones, by name, and files of the user's own.
 
-What cannot be found or read is a `ScenarioUnknown` or `ScenarioError` whose text is for the user.
+A scenario that cannot be found or read is a `ScenarioUnknown` or `ScenarioError`, whose text is for
+the user.
 """
 
 from importlib.resources import files
@@ -22,13 +23,13 @@ def _folder() -> Traversable:
 
 
 def names() -> list[str]:
-    """The installed scenarios, in alphabetical order."""
+    """Return the names of the installed scenarios, in alphabetical order."""
     found = (entry.name for entry in _folder().iterdir())
     return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX))
 
 
 def load(name: str) -> Scenario:
-    """The installed scenario of this name, or the one in a file whose name ends with `.txt`.
+    """Load the installed scenario of this name, or the one in a file whose name ends with `.txt`.
 
     Raises `ScenarioUnknown`, `ScenarioError` (with the file's name), OSError.
     """
@@ -49,7 +50,7 @@ def _read(place: Traversable, name: str) -> Scenario:
 
 
 def choose_rule(name: str, scenario: Scenario, rule: str | None) -> str:
-    """The rule to play it under: the one asked for, else the first that it names.
+    """Return the rule to play under: the given one, else the first that the scenario names.
 
     Raises `ScenarioUnknown`.
     """

@@ -1,11 +1,11 @@
 """One broker of the lab, on its own disk: the broker's own parts, without tasks and connections.
 
-What runs is the real thing: log manager and recovery, `Replicas` with its roles, the handlers of
-PRODUCE and FETCH, the follower's plan of what to ask next. What is missing is what makes time pass:
-nothing is sent, renewed or flushed until the scenario says so.
+The parts are the real ones: log manager and recovery, `Replicas` with its roles, the handlers of
+PRODUCE and FETCH, the follower's fetch plan. Nothing happens by time: nothing is sent, renewed or
+flushed until the scenario says so.
 
-`Machine` is what stands in the rack: it has a disk, loses its process or its power, and starts
-again. `Process` is one life of the broker on it, and everything in it is gone with that life.
+`Machine` has a disk, can lose its process or its power, and starts again. `Process` is one process
+of the broker on it, and all its state is gone with it.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,8 +46,8 @@ ROOT: Final = PurePath("/data")
 CLUSTER_ID: Final = "lab"
 PARTITION: Final = TopicPartition("t", 0)
 WALL_MS: Final = 1_700_000_000_000  # the wall clock at virtual time 0
-# Nobody waits here for what else there may be to say. A follower sends a FETCH when the scenario
-# says so, and is not silent before the lag time.
+# No follower's request waits in the lab for more records. A follower sends a FETCH when the
+# scenario says so, and is not silent before the lag time.
 STEPPED: Final = {
     "replica.high.watermark.wait.max.ms": "0",
     "broker.fence.timeout.ms": str(INT_MAX),
@@ -56,23 +56,23 @@ DOWN: Final = ReplicaState(RoleMark.DOWN)
 
 
 class ImpossibleStep(Exception):
-    """A step that the scenario itself has made impossible."""
+    """A step that is impossible after the scenario's earlier steps."""
 
 
 class RecordedProposals(IsrProposals):
-    """What a leader wants of the controller, until the stage brings it there."""
+    """Keeps a leader's proposals, until the stage passes them to the controller."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[IsrProposal] = []
 
     def put(self, proposal: IsrProposal) -> None:
-        """Keep it."""
+        """Keep a proposal."""
         self.waiting.append(proposal)
 
 
 class LabFetchers:
-    """Who copies on this broker: a plan, which the stage follows step by step."""
+    """The broker's fetchers: a plan, which the stage follows step by step."""
 
     def __init__(self, limits: FetchLimits, wall_ms: Callable[[], int]) -> None:
         self._limits = limits
@@ -80,26 +80,26 @@ class LabFetchers:
         self.plan = FetchPlan(limits)
 
     def assign(self, partition: Partition) -> None:
-        """A new leader or a new term: another connection, another session."""
+        """Follow a new leader or leader epoch, with another connection and session."""
         assert isinstance(partition.role, Follower)
         self.plan = FetchPlan(self._limits)
         partition.role.begin(partition.log, self._wall_ms())
         self.plan.add(partition, partition.role)
 
     def unassign(self, name: TopicPartition) -> None:
-        """Copy nothing."""
+        """Stop fetching."""
         self.plan = FetchPlan(self._limits)
 
     def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
-        """Everybody is found by number."""
+        """Do nothing: the lab finds brokers by number."""
 
     def on_flushed(self, partition: Partition) -> None:
-        """The next step asks the log itself."""
+        """Do nothing: the next step asks the log itself."""
 
 
 class LabController(ControllerNode):
-    """What a broker knows of its own session and ids. It never runs: the stage itself goes to the
-    controller, and steps decide when producer ids are claimed."""
+    """A broker's view of its session and ids. It never runs: the stage calls the controller itself,
+    and steps decide when producer ids are claimed."""
 
     def __init__(
         self,
@@ -114,20 +114,20 @@ class LabController(ControllerNode):
         self.block_claim = BlockClaim(store, self._claimed_ids)
 
     def is_session_current(self, now: float) -> bool:
-        """A broker that runs keeps its session."""
+        """A running broker keeps its session."""
         return True
 
     def is_standing(self, now: float) -> bool:
-        """And is heard."""
+        """The controller hears it."""
         return True
 
     def next_producer_id(self) -> int | None:
-        """Return an id of the blocks that were claimed here."""
+        """Return an id of the blocks that this broker has claimed."""
         return self._claimed_ids.next_id()
 
 
 class Process:
-    """One life of a broker. Made by `Machine.start`."""
+    """One process of the broker. `Machine.start` makes it."""
 
     def __init__(self, machine: "Machine", manager: LogManager) -> None:
         number, files, wall_ms = machine.number, machine.files, machine.wall_ms
@@ -179,7 +179,7 @@ class Process:
         )
 
     def on_damage(self) -> None:
-        """No disk corrupts bytes here."""
+        """Never called: no disk corrupts bytes in the lab."""
 
     def on_topic_removed(self, topic: str, now: float) -> None:
         """Have the coordinator delete the topic's offsets."""
@@ -187,7 +187,7 @@ class Process:
 
     @property
     def partition(self) -> Partition:
-        """The replica. Raises `ImpossibleStep` if it was deleted."""
+        """Return the replica. Raises `ImpossibleStep` if it was deleted."""
         partition = self.replicas.get(PARTITION)
         if partition is None:
             raise ImpossibleStep(f"broker {self.replicas.broker_id} has no replica any more")
@@ -195,18 +195,18 @@ class Process:
 
     @property
     def log_end(self) -> int:
-        """Where the replica's log ends; 0 where there is none."""
+        """The end of the replica's log; 0 if there is none."""
         partition = self.replicas.get(PARTITION)
         return 0 if partition is None else partition.log.log_end
 
     def end(self) -> None:
-        """The process is gone."""
+        """End the process."""
         self.is_running = False
         self.block_claim.end()
 
     @property
     def state(self) -> ReplicaState:
-        """How the replica sees itself."""
+        """Return the replica's own view of its state."""
         partition = self.replicas.get(PARTITION)
         if partition is None:
             return self._state_of_found_log()
@@ -221,7 +221,7 @@ class Process:
         )
 
     def _state_of_found_log(self) -> ReplicaState:
-        """Before the controller has given it a role: what recovery found."""
+        """Return what recovery found, before the controller has given the replica a role."""
         log = self.manager.get(PARTITION)
         if log is None:
             return ReplicaState(RoleMark.OFFLINE)
@@ -229,7 +229,7 @@ class Process:
         return ReplicaState(RoleMark.OFFLINE, *found)
 
     def flush(self) -> None:
-        """Force the log to the disk."""
+        """Sync the log to the disk."""
         flush = self.partition.log.start_flush()
         for file in flush.files:
             file.sync_now()
@@ -246,14 +246,14 @@ class Process:
         )
 
     def checkpoint(self) -> None:
-        """Write the high watermark down, as a timer does every few seconds."""
+        """Write the high watermark's checkpoint, as a timer does every few seconds."""
         self.manager.record_high_watermarks(self.replicas.high_watermarks())
         self.manager.checkpoint_high_watermarks()
 
 
 class Machine:
-    """A disk, and the broker's process on it while there is one. `store` is that of all brokers,
-    and `wall_ms` their wall clock in milliseconds."""
+    """A disk, and the broker's process on it while there is one. `store` is shared by all brokers,
+    and `wall_ms` is their wall clock in milliseconds."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Machine:
         return DOWN if self.process is None else self.process.state
 
     def start(self) -> BrokerRegistration:
-        """Start the process; what it tells of itself when it registers."""
+        """Start the process; return its registration."""
         assert self.process is None
         config = load(flags=self.settings).config
         manager = LogManager(self.files, ROOT, config.for_topic().limits())
@@ -305,18 +305,18 @@ class Machine:
         )
 
     def kill(self) -> None:
-        """The process dies; what it wrote stays."""
+        """End the process; what it wrote stays."""
         self._end_process()
         self.files.kill()
 
     def power_off(self, tail: Tail) -> None:
-        """The machine stops."""
+        """Stop the machine."""
         self._end_process()
         self.files.power_off(tail)
         self._boots += 1
 
     def lose_disk(self) -> None:
-        """The machine stops, and gets an empty disk."""
+        """Stop the machine, and give it an empty disk."""
         self._end_process()
         self.files = SimulatedFiles(Random(self.number))
         self._boots += 1

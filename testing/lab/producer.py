@@ -1,4 +1,4 @@
-"""The producers of a scenario: what they send, what waits for its answer, what is acknowledged.
+"""The producers of a scenario: what they send, their waiting requests, and the acknowledgements.
 
 A producer is no more than its requests: the scenario says which ids, epochs and sequences they
 carry, and when one is sent again. The leader handles a request at the step that sends it.
@@ -23,7 +23,8 @@ TIMEOUT_MS: Final = 30_000
 
 
 class SentBatch(NamedTuple):
-    """One batch as a producer sends it: what the scenario calls it, its records, its stamp."""
+    """One batch that a producer sends: its name in the scenario, its records, and its producer id,
+    epoch and sequence."""
 
     label: str
     values: tuple[bytes, ...]
@@ -40,7 +41,7 @@ class SentBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParkedProduce:
-    """A PRODUCE that waits at a broker, in one life of it."""
+    """A PRODUCE that waits at a broker, in one process of it."""
 
     broker: int
     process: Process
@@ -50,8 +51,8 @@ class ParkedProduce:
 
 
 class LabProducer:
-    """See the head of this module. `acknowledged` holds each batch once, `unanswered` what was sent
-    with acks=0."""
+    """See the head of this module. `acknowledged` has each batch once, `unanswered` those sent with
+    acks=0."""
 
     def __init__(self) -> None:
         self.acknowledged: list[Produced] = []
@@ -60,7 +61,7 @@ class LabProducer:
 
     @property
     def due(self) -> float:
-        """When the next request that waits is answered anyway."""
+        """When the next waiting request is answered without more."""
         return min((each.request.deadline() for each in self._parked), default=math.inf)
 
     def send(self, broker: int, process: Process, sent: SentBatch, now: float) -> Iterator[str]:
@@ -89,7 +90,7 @@ class LabProducer:
             self.unanswered.append(produced)
 
     def try_waiting(self, now: float, busy: Collection[int]) -> Iterator[str]:
-        """Answer the requests that can be answered now, but for those at a broker that is busy."""
+        """Answer the requests that can be answered now, except those at a busy broker."""
         for each in list(self._parked):
             if each.broker in busy:
                 continue
@@ -101,7 +102,7 @@ class LabProducer:
                 yield self._on_answer(each, answer)
 
     def expire(self, now: float) -> Iterator[str]:
-        """Answer the requests whose time is up, as they stand."""
+        """Answer the requests whose time is up."""
         for each in list(self._parked):
             if each.request.deadline() <= now:
                 yield self._on_answer(each, each.request.expire())

@@ -1,7 +1,7 @@
-"""What a run of a scenario reports under one rule: a table of what happened, and the verdict.
+"""The report of a scenario under one rule: a table of what happened, and the verdict.
 
-What this yields is what `minibroker lab run` prints and what the transcripts in the files hold, so
-a page that somebody reads is the page that is tested.
+`minibroker lab run` prints it, and the transcripts in the scenarios' files have it, so users read
+what the tests compare.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from minibroker.testing.lab.transcript import COLUMNS_MAX, render
 
 
 def report_lines(scenario: Scenario, rule: str) -> Iterator[str]:
-    """Every run that names the rule, line by line; a line may hold several lines of text.
+    """Yield every run that names the rule, line by line; an item may have several lines of text.
 
-    Raises `ScenarioError` where a step cannot be played.
+    Raises `ScenarioError` if a step cannot be played.
     """
     separator = ""
     for run in scenario.runs:
@@ -28,7 +28,7 @@ def report_lines(scenario: Scenario, rule: str) -> Iterator[str]:
 
 
 def transcript(scenario: Scenario, rule: str) -> str:
-    """All of it as one text."""
+    """Return the report as one text."""
     return "".join(f"{line}\n" for line in report_lines(scenario, rule))
 
 

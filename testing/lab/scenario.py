@@ -4,13 +4,13 @@
     #
     # The description: what happens, and why.
 
-    brokers 1 2                    the head: what holds for every run
+    brokers 1 2                    the head: the settings of every run
     rules epoch hw
     with min.insync.replicas=1
     unclean-return seen
 
-    run first                      a run begins with what is different in it, if anything
-    # A comment among the steps is told in the transcript.
+    run first                      a run begins with its own settings, if any
+    # A comment among the steps is printed in the transcript.
     produce 1 a
     fetch 2
 
@@ -18,15 +18,15 @@
     repeat first                   the steps of an earlier run, and maybe more
     with min.insync.replicas=2
 
-    === rule epoch                 what is printed, for each rule that a run names
+    === rule epoch                 the expected output, for each rule that a run names
     ...
 
-`USAGES` is the whole language of the steps: a word in capitals stands for a value, the others for
-themselves, and together they name the method of the lab that plays the step. So a verb is added
-with one line here and one method there, and every complaint can quote how it is written.
+`USAGES` has the syntax of all steps: a word in capitals stands for a value, the others for
+themselves, and together they name the method of the lab that plays the step. So a new step needs
+one line here and one method there, and every error can quote the syntax.
 
-A file that is wrong raises `ScenarioError` with the number of the line; nothing is guessed. The
-transcripts are not looked at here: they are text to compare with (`tests/scripts`).
+A wrong file raises `ScenarioError` with the number of the line. The transcripts are not parsed
+here: they are text to compare with (`tests/scripts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,7 +75,7 @@ WORDS: Final = ("VALUE", "PRODUCER")
 NUMBERS_FROM_0: Final = ("EPOCH", "OFFSET", "SEQUENCE")
 UNCLEAN_RETURN: Final = {"seen": True, "unseen": False}
 TRANSCRIPT: Final = "=== rule "
-BROKERS_MAX: Final = 3  # more columns than that do not fit a terminal
+BROKERS_MAX: Final = 3  # more columns do not fit a terminal
 
 
 class ScenarioError(Exception):
@@ -87,12 +87,12 @@ class ScenarioError(Exception):
         self._message = message
 
     def of(self, name: str) -> "ScenarioError":
-        """The same, with the name of the scenario."""
+        """Return the same error with the name of the scenario."""
         return ScenarioError(self.line, self._message, name)
 
 
 class Step(NamedTuple):
-    """One line of a run. `action` names the method that plays it; "comment" is shown as it is."""
+    """One line of a run. `action` names the method that plays it; "comment" is printed as it is."""
 
     line: int
     action: str
@@ -101,11 +101,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One play of the scenario. `brokers` are the replicas in order of preference: the first leads.
+    """One run. `brokers` are the replicas in order of preference: the first leads.
 
-    `settings` are all that the text sets; those of an old rule (`SETTINGS`) no broker knows.
-    With `is_unclean_return_seen` the controller is told when a log's tail may be gone (K2); else it
-    takes every replica that returns for sound.
+    `settings` are all that the text sets; brokers do not know those of an old rule (`SETTINGS`).
+    With `is_unclean_return_seen` the controller is told when a log's tail may be lost (K2); else it
+    takes every replica that comes back for sound.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a file says. `transcripts` holds, by rule, the text that it expects."""
+    """The content of a file. `transcripts` has, by rule, the expected text."""
 
     title: str
     description: str
@@ -137,12 +137,12 @@ class Scenario:
 
 
 def of_brokers(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that a broker knows."""
+    """Return the settings that a broker knows."""
     return {name: value for name, value in settings.items() if name not in SETTINGS}
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """The scenario itself, and the transcripts below it by rule."""
+    """Split a file's text into the scenario and, by rule, the transcripts after it."""
     source, *parts = f"\n{text}".split(f"\n{TRANSCRIPT}")
     transcripts = {}
     for part in parts:
@@ -181,7 +181,7 @@ def _head_comment(lines: list[str]) -> list[str]:
 
 @dataclass(slots=True)
 class _RunDraft:
-    """A run in the making; the head of the file is one too, without steps."""
+    """A run that is being read; the head of the file is one too, without steps."""
 
     name: str = ""
     brokers: tuple[int, ...] = ()
@@ -192,7 +192,7 @@ class _RunDraft:
     has_own_steps: bool = False
 
     def finish(self) -> Run:
-        """The run; what it lacks was complained of before."""
+        """Return the run; missing parts were reported before."""
         assert self.is_unclean_return_seen is not None
         return Run(
             self.name,
@@ -237,7 +237,7 @@ class _Draft:
             self._step(_step(line, [word, *rest], self._head.brokers, self._keywords))
 
     def finish(self, last_line: int) -> tuple[Run, ...]:
-        """All runs. Raises `ScenarioError` where there is nothing to play."""
+        """Return all runs. Raises `ScenarioError` if there is nothing to play."""
         if not self._runs:
             raise ScenarioError(max(1, last_line), "there is no run: run NAME")
         return tuple(run.finish() for run in self._runs)
@@ -310,7 +310,7 @@ class _Draft:
 
 
 def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterable[str]) -> Step:
-    """Find the usage that the words follow; `others` are the words that begin no step."""
+    """Find the syntax that the words follow; `others` are the words that begin no step."""
     usages = [usage.split() for usage in USAGES if usage.split()[0] == words[0]]
     if not usages:
         known = dict.fromkeys([*(usage.split()[0] for usage in USAGES), *others])
@@ -328,7 +328,8 @@ def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterabl
 
 
 def _with_unit(usages: Sequence[Sequence[str]], words: list[str], brokers: tuple[int, ...]) -> str:
-    """Return the line with the unit that a number of seconds lacks; "" if that is not the fault."""
+    """Return the line with the unit that a number of seconds lacks; "" if that is not the
+    mistake."""
     for usage in usages:
         if "SECONDS" in usage and len(words) >= len(usage):
             place = usage.index("SECONDS")
@@ -339,7 +340,7 @@ def _with_unit(usages: Sequence[Sequence[str]], words: list[str], brokers: tuple
 
 
 def _match(usage: Sequence[str], words: list[str], brokers: tuple[int, ...]) -> list[object] | None:
-    """The values in a line that follows a usage; None for one that does not."""
+    """Return the values in a line that follows a syntax; None for another line."""
     if usage[-1] == "BROKERS" and len(words) >= len(usage):
         last = len(usage) - 1
         usage = [*usage[:last], *["BROKER"] * (len(words) - last)]
@@ -359,7 +360,7 @@ def _match(usage: Sequence[str], words: list[str], brokers: tuple[int, ...]) -> 
 
 
 def _value(kind: str, word: str) -> object | None:
-    """A word as what a usage wants there; None if it is not that."""
+    """Return a word as a value of the kind that the syntax has there; None if it is not one."""
     if kind in WORDS:
         return word
     if kind == "ACKS":
@@ -373,7 +374,7 @@ def _value(kind: str, word: str) -> object | None:
 
 
 def nearest(what: str, word: str, known: Iterable[str]) -> str:
-    """The complaint, and the name that was perhaps meant or all there are."""
+    """Return the error text, with the name that was perhaps meant, or all names."""
     names = list(known)
     close = get_close_matches(word, names, n=1)
     return f"{what}; did you mean {close[0]!r}?" if close else f"{what}; known: {', '.join(names)}"

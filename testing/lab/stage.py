@@ -1,16 +1,17 @@
-"""Plays the steps of a run on the lab's machines, one after another, and notes what happens.
+"""Plays the steps of a run on the lab's machines, one after another, and records what happens.
 
 Rejected: the whole app over the simulated network, as the simulation has it. There fetchers ask
-when they like, and a scenario needs each FETCH, each answer and each look at the ISR at its moment.
-So the stage moves the messages: a request is handled where it goes to at the step that sends it,
-and its answer (or the waiting request) is kept until a step delivers it. Time stands still but for
-`wait`. After each step follows what a broker does at once by itself: waiting requests are tried
-again, and what leaders wish goes to the controller and back. Every method named like a step
-yields one text for each thing that happens; the state of all replicas is noted with it.
+when they like, and a scenario needs each FETCH, each answer and each check of the ISR at its
+moment. So the stage moves the messages: the receiver handles a request at the step that sends it,
+and its answer (or the waiting request) is kept until a step delivers it. Time passes only in
+`wait`. After each step the stage does what brokers do at once by themselves: it tries waiting
+requests again, and passes leaders' proposals to the controller and the orders back. Every method
+with the name of a step yields one text for each thing that happens; the state of all replicas is
+recorded with it.
 
-What a broker in its role cannot do (a leader fetches nothing) is told and not done, so that one
-text can be played under several rules. What the scenario itself decides (a broker that is down)
-is a `ScenarioError`.
+A step that a broker cannot do in its role (a leader fetches nothing) is reported and not done, so
+that one text can be played under several rules. A step that the scenario itself makes impossible
+(at a broker that is down) is a `ScenarioError`.
 """
 
 import math
@@ -36,14 +37,14 @@ Texts = Iterator[str]
 
 
 class Played(NamedTuple):
-    """What is told of a run."""
+    """The report of a run."""
 
     lines: list[Line]
     verdict: str
 
 
 def play(run: Run, rule: str) -> Played:
-    """Play all of a run. Raises `ScenarioError` where a step cannot be played."""
+    """Play all of a run. Raises `ScenarioError` if a step cannot be played."""
     return Stage(run, RULES[rule](run.settings)).play()
 
 
@@ -77,13 +78,13 @@ class Stage:
         return Played(self._lines, self._clients.verdict(logs, leader))
 
     def begin(self) -> None:
-        """Start every broker, and make the partition."""
+        """Start every broker, and create the partition."""
         for machine in self._machines.values():
             self._controller.register(machine.start())
         self._record(self._controller.create(self.now))
 
     def play_steps(self) -> None:
-        """Play what the run says. Raises `ScenarioError` where a step cannot be played."""
+        """Play the run's steps. Raises `ScenarioError` if a step cannot be played."""
         for step in self._run.steps:
             if step.action == "comment":
                 self._lines.append(Comment(str(step.arguments[0])))
@@ -98,7 +99,7 @@ class Stage:
         return WALL_MS + round(self.now * 1000)
 
     def process(self, broker: int) -> Process:
-        """The process of a broker that runs."""
+        """Return the process of a running broker."""
         process = self._machines[broker].process
         if process is None:
             raise ImpossibleStep(f"broker {broker} is down")
@@ -119,18 +120,18 @@ class Stage:
     # -- copying
 
     def ask(self, broker: int) -> Texts:
-        """The broker sends its next FETCH."""
+        """Have a broker send its next FETCH."""
         self.process(broker)
         yield self._fetchers[broker].ask(self.now)
 
     def answer(self, broker: int) -> Texts:
-        """The answer to its FETCH arrives."""
+        """Deliver the answer to a broker's FETCH."""
         self.process(broker)
         yield self._fetchers[broker].receive(self.now)
 
     def fetch(self, broker: int) -> Texts:
-        """A whole round, as far as it goes: ask, unless a FETCH is under way, and take the answer
-        if there is one."""
+        """Do a whole round, as far as possible: ask, unless a FETCH is under way, and deliver the
+        answer if there is one."""
         fetcher = self._fetchers[broker]
         if not fetcher.is_in_flight:
             yield from self.ask(broker)
@@ -139,7 +140,7 @@ class Stage:
             yield from self.answer(broker)
 
     def copy(self, broker: int) -> Texts:
-        """Whole rounds, until the leader has nothing more to say."""
+        """Do whole rounds, until the leader has nothing more to send."""
         fetcher = self._fetchers[broker]
         yield from self.fetch(broker)
         while not fetcher.is_in_flight and fetcher.may_ask(self.now):
@@ -148,7 +149,7 @@ class Stage:
     # -- what a broker does by timer
 
     def check(self, broker: int) -> Texts:
-        """Look for followers that fell behind."""
+        """Have a leader check for followers that fell behind."""
         process = self.process(broker)
         lags = ", ".join(self._lags(process)) or "nobody lags"
         without_pause(process.replicas.review_isrs(self.now))
@@ -170,20 +171,20 @@ class Stage:
                 yield f"{other} has sent no FETCH for {silent_s:g} s"
 
     def flush(self, broker: int) -> Texts:
-        """Force the log to the disk."""
+        """Sync a log to the disk."""
         process = self.process(broker)
         process.flush()
         process.replicas.on_flushed(process.partition, self.now)
         yield f"{broker} forces its log to disk"
 
     def checkpoint(self, broker: int) -> Texts:
-        """Write the high watermark down."""
+        """Write a high watermark's checkpoint."""
         process = self.process(broker)
         process.checkpoint()
         yield f"{broker} writes its HW {process.partition.high_watermark} to disk"
 
     def retain(self, broker: int) -> Texts:
-        """Delete what is too old."""
+        """Delete segments that are too old."""
         process = self.process(broker)
         count = process.apply_retention()
         segments = f"{count} segment{'' if count == 1 else 's'}"
@@ -191,35 +192,35 @@ class Stage:
         yield f"{broker} deletes {segments}; its log starts at {start}"
 
     def hold(self, broker: int) -> Texts:
-        """The broker is busy: requests that wait there are not looked at."""
+        """Make a broker busy: requests that wait there are not tried."""
         self.process(broker)
         self._busy.add(broker)
         yield f"{broker} is busy; requests that wait there go on waiting"
 
     def release(self, broker: int) -> Texts:
-        """The broker looks at the requests that wait there."""
+        """Let a broker try the requests that wait there."""
         self._busy.discard(broker)
         yield f"{broker} looks at the requests that wait"
 
     # -- failing
 
     def crash_process(self, broker: int) -> Texts:
-        """The process ends, as by kill -9."""
+        """End a process, as kill -9 does."""
         yield from self._crash(broker, self._machines[broker].kill, "is killed")
 
     def crash_power_tail_kept(self, broker: int) -> Texts:
-        """The machine stops, and what was not forced to the disk is there by luck."""
+        """Stop a machine; its unsynced bytes happen to be on the disk."""
         power_off = self._machines[broker].power_off
         yield from self._crash(broker, lambda: power_off(Tail.KEPT), "loses power, but no data")
 
     def crash_power_tail_lost(self, broker: int) -> Texts:
-        """The machine stops, and what was not forced to the disk is gone."""
+        """Stop a machine; its unsynced bytes are lost."""
         power_off = self._machines[broker].power_off
         what = "loses power, and what was not forced to disk"
         yield from self._crash(broker, lambda: power_off(Tail.LOST), what)
 
     def crash_disk_lost(self, broker: int) -> Texts:
-        """The machine stops, and comes back with an empty disk."""
+        """Stop a machine; it comes back with an empty disk."""
         yield from self._crash(broker, self._machines[broker].lose_disk, "loses its disk")
 
     def _crash(self, broker: int, end: Callable[[], None], what: str) -> Texts:
@@ -231,7 +232,7 @@ class Stage:
         yield f"{broker} {what}"
 
     def expire(self, broker: int) -> Texts:
-        """The session of a broker that is down ends."""
+        """End the session of a broker that is down."""
         if self._machines[broker].process is not None:
             raise ImpossibleStep(f"broker {broker} runs and keeps its session")
         self._controller.expire(broker)
@@ -239,7 +240,7 @@ class Stage:
         yield from self._controller.decide(self.now)
 
     def start(self, broker: int) -> Texts:
-        """The broker comes back, and registers."""
+        """Start a broker, which registers."""
         machine = self._machines[broker]
         if machine.process is not None:
             raise ImpossibleStep(f"broker {broker} runs already")
@@ -251,36 +252,36 @@ class Stage:
     # -- orders of a controller
 
     def replace_controller(self) -> Texts:
-        """Another broker becomes controller."""
+        """Make another broker the controller."""
         yield from self._controller.replace_controller(self.now)
 
     def order_leader_epoch_controller(
         self, broker: int, leader: int, epoch: int, controller: int
     ) -> Texts:
-        """A LEADER_AND_ISR of these epochs arrives, early or late."""
+        """Deliver a LEADER_AND_ISR with these epochs, early or late."""
         self.process(broker)
         yield self._controller.order_leader(broker, leader, epoch, controller, self.now)
 
     def stop_replica_epoch_controller(self, broker: int, epoch: int, controller: int) -> Texts:
-        """A STOP_REPLICA of these epochs arrives."""
+        """Deliver a STOP_REPLICA with these epochs."""
         self.process(broker)
         yield self._controller.stop_replica(broker, epoch, controller, self.now, delete=False)
 
     def stop_replica_epoch_controller_delete(
         self, broker: int, epoch: int, controller: int
     ) -> Texts:
-        """The same, and the replica is to be deleted."""
+        """Deliver one that also deletes the replica."""
         self.process(broker)
         yield self._controller.stop_replica(broker, epoch, controller, self.now, delete=True)
 
     # -- time
 
     def wait(self, seconds: float) -> Texts:
-        """Time passes, and nobody fetches."""
+        """Let time pass; no broker fetches."""
         yield from self.wait_fetching(seconds)
 
     def wait_fetching(self, seconds: float, *brokers: int) -> Texts:
-        """Time passes. Brokers go on fetching; only rounds that bring something are told."""
+        """Let time pass while brokers fetch; only rounds that change something are reported."""
         for broker in brokers:
             self.process(broker)
         end = self.now + seconds
@@ -309,8 +310,8 @@ class Stage:
                     yield text
 
     def _expire(self, fetching: tuple[int, ...]) -> Texts:
-        """What waited until now is answered as it stands. Of brokers that go on fetching only
-        answers that bring something are told."""
+        """Answer the requests whose time is up. Of fetching brokers only answers that change
+        something are reported."""
         for broker, fetcher in self._fetchers.items():
             told = list(fetcher.expire(self.now))
             yield from [] if broker in fetching else told

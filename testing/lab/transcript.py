@@ -1,12 +1,12 @@
-"""What happened, as a table: one line per event, one column per replica.
+"""The events of a run as a table: one line for each event, one column for each replica.
 
-A replay is repeatable, so all of it is played before a line is printed, and the columns are as wide
-as this run needs. A text that is too long for its column goes on in the next line; the state stands
-in the first one.
+A run is repeatable, so all of it is played before a line is printed, and the columns are as wide as
+this run needs. A text that is too long for its column continues in the next line; the state is in
+the first one.
 
-Each replica shows its state after the event, as it sees it itself: role and leader epoch, log end
-offset (LEO), high watermark (HW), and the ISR where it leads. Where a run has a reader, the last
-column shows the offset that it asks for next, and every value that it has been given.
+Each replica shows its own view of its state after the event: role and leader epoch, log end offset
+(LEO), high watermark (HW), and the ISR if it leads. If a run has a reader, the last column shows
+the next offset that it fetches, and every value that it has been given.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ class ReplicaState(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What happened at `now` (seconds), how the replicas are after it, and what the reader has."""
+    """What happened at `now` (seconds), the state of the replicas after it, and the reader's."""
 
     now: float
     text: str
@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """What the scenario itself says at this point."""
+    """A comment of the scenario."""
 
     text: str
 
@@ -63,7 +63,7 @@ Line = Event | Comment
 
 
 def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
-    """The head of the table, then the text of each line, which may be several lines long."""
+    """Yield the head of the table, then the text of each line, which may have several lines."""
     events = [line for line in lines if isinstance(line, Event)]
     numbers = [n for event in events for s in event.replicas for n in (s.log_end, s.high_watermark)]
     number_width = max(3, len(str(max(numbers, default=0))))
@@ -91,7 +91,7 @@ def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
 
 
 def legend() -> str:
-    """What the letters mean."""
+    """Return the explanation of the letters."""
     return "\n".join(wrap(LEGEND, COLUMNS_MAX))
 
 

@@ -1,8 +1,8 @@
-"""The last line of a run: is what was acknowledged still there, and do the replicas agree?
+"""The verdict of a run: are acknowledged records still there, and do the replicas agree?
 
-Judged from the logs themselves, record by record, not from what anybody believes of them. A record
-counts as there only with its value at the offset that was acknowledged; it is lost where no
-replica has it so. The logs of brokers that are down are not looked at.
+It is judged from the logs themselves, record by record. A record counts as there only with its
+value at the offset that was acknowledged; it is lost if no replica has it so. The logs of brokers
+that are down are not read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ WHOLE_LOG_BYTES = 1 << 30
 
 
 class Produced(NamedTuple):
-    """Records that were appended in one batch: how the scenario calls them, and what they are."""
+    """Records that were appended in one batch: their name in the scenario, and their values."""
 
     label: str
     values: tuple[bytes, ...]
@@ -26,14 +26,14 @@ class Produced(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record as it lies in a log."""
+    """A record in a log."""
 
     leader_epoch: int
     value: bytes | None
 
 
 def records_of(log: Log) -> dict[int, Stored]:
-    """Everything in a log, by offset."""
+    """Return all records of a log, by offset."""
     found = {}
     for part in log.read(log.log_start, WHOLE_LOG_BYTES, log.log_end):
         found.update(records_in(part.read()))
@@ -41,7 +41,7 @@ def records_of(log: Log) -> dict[int, Stored]:
 
 
 def records_in(data: Buffer) -> dict[int, Stored]:
-    """The records of some batches, by offset."""
+    """Return the records of some batches, by offset."""
     return {
         record.offset: Stored(header.leader_epoch, record.value)
         for position, header in iterate_headers(data)
@@ -55,8 +55,8 @@ def judge(
     logs: Mapping[int, Log | None],
     leader: int,
 ) -> str:
-    """The verdict over what was acknowledged, and over what was sent with acks=0. A broker that is
-    down has no log here."""
+    """Return the verdict about acknowledged records, and about those sent with acks=0. A broker
+    that is down has no log here."""
     running = {broker: log for broker, log in logs.items() if log is not None}
     evidence = Evidence(
         {broker: records_of(log) for broker, log in running.items()},
@@ -72,8 +72,8 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the logs hold, and where they start, by broker. `is_complete`: every broker runs, so
-    what is not in these logs is nowhere."""
+    """The records of the logs, and where the logs start, by broker. `is_complete`: every broker
+    runs, so a record that is not in these logs is lost."""
 
     stored: Mapping[int, Mapping[int, Stored]]
     log_starts: Mapping[int, int]
@@ -81,7 +81,7 @@ class Evidence:
     is_complete: bool
 
     def fates(self, batches: Sequence[Produced]) -> str:
-        """What has become of these batches."""
+        """Return what has become of these batches."""
         return "; ".join(dict.fromkeys(f"{each.label} {self._fate(each)}" for each in batches))
 
     def _fate(self, produced: Produced) -> str:
@@ -97,7 +97,7 @@ class Evidence:
         return f"{fate}, stored {copies} TIMES" if copies > 1 else fate
 
     def agreement(self) -> str:
-        """Whether the logs hold the same, where all of them have something."""
+        """Return whether the logs agree, where all of them have records."""
         starts, logs = self.log_starts, self.stored
         ends = {broker: max(logs[broker], default=starts[broker] - 1) + 1 for broker in logs}
         shortest = min(ends.values(), default=0)
