@@ -11,10 +11,10 @@ from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.types import TopicPartition
 
-# After an error that passes, doubling; a new leader is often there within a few of these.
+# After a passing error, doubled each time; a new leader often comes within a few of these.
 RETRY_S: Final = 0.02
 RETRY_S_MAX: Final = 0.2
-# Leader epochs of what was fetched; a reader goes back no further than the oldest that is kept.
+# Leader epochs of fetched records; a divergence is found down to the oldest that is kept.
 EPOCHS_KEPT_MAX: Final = 100
 
 
@@ -22,7 +22,7 @@ class OffsetAndMetadata(NamedTuple):
     """A committed offset: that of the next record to read.
 
     `metadata` is the application's own, at most `offset.metadata.max.bytes` of the broker;
-    `leader_epoch` that of the record before, -1 if it is not known.
+    `leader_epoch` is that of the record before, -1 if it is not known.
     """
 
     offset: int
@@ -35,28 +35,28 @@ Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reset:
-    """The offset to go on at is to be asked for: the earliest or the latest, as `timestamp` says.
+    """A question for the next offset: the earliest or the latest, as `timestamp` says.
 
-    Equal only to itself, so that an answer finds its own question: the end that was asked for
-    before a second seek to the end is not where the application wants to go on.
+    Equal only to itself, so that an answer matches its own question: after a second seek to the
+    end, the answer about the first is too old.
     """
 
     timestamp: int
-    reason: str = ""  # why there is no position, where the application has not asked for this
-    is_gap: bool = False  # whether records may be passed over
+    reason: str = ""  # why there is no position, unless the application asked for this
+    is_gap: bool = False  # whether records may be skipped
 
 
 class AssignedPartition:
     """One assigned partition.
 
-    Either it has a position, or `reset` says what is to be asked for, or there is a failure, or
-    else it waits for what its group has committed. `retry_at` is when to ask at the soonest, and
-    `epochs` tells the leader epochs of what was fetched.
+    Either it has a position, or `reset` asks for one, or there is a failure, or else it waits for
+    the group's committed offset. `retry_at` is the earliest time of the next request, and `epochs`
+    has the leader epochs of the fetched records.
 
-    `processed_offset` is the offset below which the application is done; what it was given from
-    there on `is_in_progress`.
-    `committed` is the last committed offset, as far as this client knows it; None after a seek.
-    `reported_end` is the end that the application was told to have reached.
+    The application is done below `processed_offset`; it works on the delivered records from there
+    on if `is_in_progress`. `committed` is the last committed offset, as far as this client knows
+    it; None after a seek. `reported_end` is the end that was reported to the application as
+    reached.
     """
 
     __slots__ = (
@@ -84,11 +84,11 @@ class AssignedPartition:
         self.name = name
         self.is_paused = False
         self.high_watermark = NO_OFFSET
-        self.last_taken_at: float | None = None  # when records were taken last; None after a pause
+        self.last_taken_at: float | None = None  # when records were last taken; None after a pause
         self.seek(None)
 
     def seek(self, offset: int | None, reset: Reset | None = None) -> None:
-        """Go on from `offset`, or from what the answer to `reset` will be."""
+        """Go on from `offset`, or from the answer to `reset`."""
         self.position = offset
         self.fetch_offset = offset
         self.processed_offset = offset
@@ -105,14 +105,14 @@ class AssignedPartition:
         self.epochs = EpochHistory(entries_max=EPOCHS_KEPT_MAX)
 
     def truncate(self, offset: int) -> None:
-        """Go on from `offset`, which is not ahead, and keep the epochs of what lies before it."""
+        """Go on from `offset`, which is not ahead, and keep the epochs of the records before it."""
         epochs = self.epochs
         epochs.truncate_from_end(offset)
         self.seek(offset)
         self.epochs = epochs
 
     def divergence(self, epoch: int, end: int) -> int:
-        """Return the offset up to which the leader's log has what was fetched (A11).
+        """Return the offset up to which the leader's log has the fetched records (A11).
 
         The leader's largest epoch up to ours is `epoch`, which ended at `end` there.
         """
@@ -122,25 +122,25 @@ class AssignedPartition:
 
     @property
     def unreported_end(self) -> int | None:
-        """The end as last heard, if all before it was taken and the application was not told."""
+        """The last known end, if all records before it were taken and it was not reported."""
         end = self.high_watermark
         is_reached = self.position == end != self.reported_end and not self.fetches
         return end if is_reached and not self.is_paused else None
 
     @property
     def awaits_committed(self) -> bool:
-        """Whether it waits for what its group has committed."""
+        """Whether it waits for the group's committed offset."""
         return self.position is None and self.reset is None and self.failure is None
 
     def start_at(self, committed: OffsetAndMetadata) -> None:
-        """Go on from what was committed."""
+        """Go on from the committed offset."""
         self.seek(committed.offset)
         self.committed = committed.offset
         if committed.offset and committed.leader_epoch != NO_EPOCH:
             self.epochs.assign(committed.leader_epoch, committed.offset - 1)
 
     def committable(self, offset: int) -> OffsetAndMetadata:
-        """An offset with the epoch of the record before it, as it is committed."""
+        """Return an offset to commit, with the epoch of the record before it."""
         return OffsetAndMetadata(offset, leader_epoch=self.epochs.epoch_at(offset - 1, NO_EPOCH))
 
     @property
@@ -151,18 +151,19 @@ class AssignedPartition:
         )
 
     def may_ask(self, leader_epoch: int, now: float) -> bool:
-        """Whether nothing has failed lately. A new leader is a new try (CPR-13, for consumers)."""
+        """Whether no request has failed lately. A new leader is a new try (CPR-13, for
+        consumers)."""
         return self.retry_at <= now or leader_epoch > self.failed_epoch
 
     def defer(self, now: float, leader_epoch: int) -> None:
-        """An error that passes, under this epoch of the leader: ask again a little later."""
+        """Handle a passing error, in this leader epoch: ask again a little later."""
         self.failed_epoch = leader_epoch
         self.retry_at = now + min(RETRY_S * 2 ** min(self.failures, 10), RETRY_S_MAX)
         self.failures += 1
 
     @property
     def is_fetchable(self) -> bool:
-        """Whether more is wanted of it, were there room."""
+        """Whether more records of it are wanted, if there is room."""
         return (
             self.fetch_offset is not None
             and self.failure is None

@@ -1,9 +1,9 @@
-"""The records of one fetch answer of one partition, unpacked a batch at a time.
+"""The records of one partition in one FETCH answer, decoded a batch at a time.
 
-What a broker sends begins with the batch that holds the asked offset and may end in the middle of
-one. So records below the asked offset are dropped, and an incomplete batch at the end is left for
-the next request. Batches that hold nothing for an application (control batches, batches that lost
-all their records) only move the position.
+The answer begins with the batch that holds the fetch offset and may end in the middle of one. So
+records below the fetch offset are dropped, and an incomplete batch at the end is left for the next
+request. Batches without records for an application (control batches, batches that lost all their
+records) only move the position.
 """
 
 from itertools import repeat
@@ -38,8 +38,8 @@ class ConsumerRecord(NamedTuple, Generic[K, V]):
 
 
 class ValidBatches(NamedTuple):
-    """The first batches of an answer, up to one that cannot be what was stored; `size` is theirs in
-    bytes, `flaw` what is wrong with the next one ("" if nothing is)."""
+    """The first batches of an answer, up to one that cannot be what was stored; `size` is their
+    size in bytes, `flaw` what is wrong with the next one ("" if nothing is)."""
 
     headers: list[BatchHeader]
     size: int
@@ -47,15 +47,17 @@ class ValidBatches(NamedTuple):
 
 
 def valid_batches(records: memoryview, offset: int, end: int) -> ValidBatches:
-    """The complete batches of an answer: from `offset` on, below `end` (-1: unknown), and in order.
+    """Return the complete batches of an answer: from `offset` on, below `end` (-1: unknown), in
+    order.
 
-    No checksum covers the offset of a batch. A gap may be right: records may have been compacted
-    away. But if the next batch goes back behind a gap, the gap was none, and both are left out. A
-    batch whose length is wrong is found, and reported, once it is the first of an answer.
+    No checksum covers the offset of a batch. A gap may be right, because records may have been
+    compacted away. But if the batch after a gap has a lower offset, the gap was an error, and both
+    are left out. A batch whose length is wrong is found, and reported, once it is the first of an
+    answer.
     """
     headers: list[BatchHeader] = []
     size, next_offset, flaw = 0, offset, ""
-    gap_at = -1  # where the last batch begins, if it lies behind a gap
+    gap_at = -1  # where the last batch begins, if it is after a gap
     try:
         for position, header in iterate_headers(records):
             if 0 <= end < header.next_offset:
@@ -79,9 +81,10 @@ def valid_batches(records: memoryview, offset: int, end: int) -> ValidBatches:
 
 
 class CompletedFetch:
-    """Some batches of a partition, from offset `start` on; `next_offset` is behind what was taken.
+    """Some batches of a partition, from offset `start` on; `next_offset` is after the taken
+    records.
 
-    Once it has raised, it always does: nothing behind damaged bytes is returned.
+    Once it has raised, it always does: it returns no record after damaged bytes.
     """
 
     def __init__(
@@ -94,17 +97,17 @@ class CompletedFetch:
         self._check_crcs = check_crcs
         self._records: list[ConsumerRecord] = []  # of the batch before `_at`
         self._cursor = 0  # the first of them that was not taken
-        self._batch_end = start  # the offset behind them
+        self._batch_end = start  # the offset after them
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it holds until it is dropped."""
+        """The bytes of memory that it holds until it is dropped."""
         return len(self._data)
 
     def read(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records, all of one batch; none when there is nothing left.
+        """Return up to `count` records, all of one batch; none when there is nothing left.
 
-        Raises InvalidBatch where the bytes are damaged.
+        Raises InvalidBatch for damaged bytes.
         """
         while self._cursor == len(self._records):
             if not self._unpack_next():
@@ -124,7 +127,7 @@ class CompletedFetch:
         self.next_offset = records[0].offset
 
     def _unpack_next(self) -> bool:
-        """The next batch that is whole; False where there is none."""
+        """Decode the next complete batch; return False if there is none."""
         at = self._at
         left = len(self._data) - at
         if left < BATCH_HEADER_BYTES:
@@ -145,17 +148,18 @@ class CompletedFetch:
         return True
 
     def _end_at(self, left: int) -> bool:
-        """What is left is no whole batch: fine behind others, not at the beginning."""
+        """Handle a rest that is no complete batch: right after others, an error at the
+        beginning."""
         if left and self._at == 0:
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"no batch in {left} bytes")
         return False
 
     def _unpack(self, batch: memoryview, header: BatchHeader) -> list[ConsumerRecord]:
-        # First: the checksum covers the bit by which records are passed over.
+        # First: the checksum covers the bit by which records are skipped.
         if self._check_crcs and header.magic == MAGIC and not has_valid_crc(batch, header):
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
         if header.is_control:
             return []
-        # A tuple at a time in C: a third of the cost of calling the class for each record.
+        # One tuple at a time in C: a third of the time of calling the class for each record.
         rows = zip(*map(repeat, self._name), *decode_columns(batch, header), strict=False)
         return list(map(tuple.__new__, repeat(ConsumerRecord), rows))

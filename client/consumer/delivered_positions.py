@@ -1,14 +1,14 @@
-"""Which delivered records the application is done with, so that they may be committed.
+"""The delivered records that the application is done with, so that they may be committed.
 
 A poll delivers records; with the next poll, the application is done with them. Iterating polls once
 for many records and delivers one after the other: with each, the application is done with those
 before it, and those that it has not reached are `buffered` and can go back. So auto commit never
 commits past a record that the application may still be working on (K6, CCO-06).
 
-A plain list iterator hands out: it is the fastest there is, any thread can ask how far it has come
-(`length_hint`), and no interrupt comes between taking a record from it and having it. The blocking
-`poll` takes all of it at once (`iterate` with `as_one`): records that an interrupt kept from the
-application are still there, and go back.
+A plain list iterator delivers them: it is the fastest way, any thread can ask how far it has come
+(`length_hint`), and no interrupt can lose a record that was taken from it. The blocking `poll`
+takes all of it at once (`iterate` with `as_one`): records that an interrupt kept from the
+application are still in it, and go back.
 """
 
 from collections.abc import Iterator

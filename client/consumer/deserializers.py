@@ -1,7 +1,8 @@
-"""What an application gets of records: keys and values of its own types.
+"""Deserialization: records with keys and values of the application's types.
 
-Everything below the poll works with records as they are stored: the ledger, positions, what goes
-back because nobody took it. So a record that was deserialized keeps the one that it was made of.
+Everything below the poll works with records as they are stored: the ledger, positions, and records
+that go back because the application did not take them. So a deserialized record keeps its stored
+one.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +21,8 @@ class DeserializedRecord(ConsumerRecord[K, V]):
 
 
 class Deserializers(Generic[K, V]):
-    """What makes objects of keys and of values; None where they stay bytes. None stays None."""
+    """The functions for keys and for values; None if they stay bytes. None as a value stays
+    None."""
 
     def __init__(
         self, key: Callable[[bytes], K] | None, value: Callable[[bytes], V] | None
@@ -29,13 +31,13 @@ class Deserializers(Generic[K, V]):
         self._value: Callable[[bytes], Any] | None = check_function(value, "value_deserializer")
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a function."""
         return self._key is not None or self._value is not None
 
     def deserialize(
         self, records: Iterable[ConsumerRecord]
     ) -> tuple[list[ConsumerRecord[K, V]], DeserializationFailed | None]:
-        """The records up to the first that cannot be deserialized, and what is wrong with it."""
+        """Return the records up to the first that cannot be deserialized, and its error."""
         done: list[ConsumerRecord[K, V]] = []
         for stored in records:
             key: Any = stored.key
@@ -62,5 +64,5 @@ class Deserializers(Generic[K, V]):
 
 
 def as_stored(record: ConsumerRecord[Any, Any]) -> ConsumerRecord:
-    """The record with bytes."""
+    """Return the record with bytes."""
     return record.stored if isinstance(record, DeserializedRecord) else record

@@ -45,7 +45,8 @@ log = logging.getLogger("minibroker.client")
 
 
 class _Broker:
-    """A broker that is fetched from. `channel` is set while a FETCH is under way on it."""
+    """A broker from which records are fetched. `channel` is set while a FETCH is in flight on
+    it."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -56,33 +57,34 @@ class _Broker:
 
 
 class Fetcher:
-    """Moves what the brokers have into `positions`. `arrived` is unparked when something came."""
+    """Moves records from the brokers into `positions`. `arrived` is unparked when some have
+    arrived."""
 
     def __init__(self, cluster: Cluster, positions: Positions, options: ConsumerOptions) -> None:
         self._cluster = cluster
         self._positions = positions
         self._options = options
         self._brokers: dict[int, _Broker] = {}
-        self._warned: set[TopicPartition] = set()  # about these
+        self._warned: set[TopicPartition] = set()  # about these topics
         self._is_started = False
         self._changed = trio.lowlevel.ParkingLot()
         self._fetch_now_requested = trio.lowlevel.ParkingLot()
         self.arrived = trio.lowlevel.ParkingLot()
 
     def start(self) -> None:
-        """The application wants records: fetch from now on."""
+        """Fetch from now on, because the application wants records."""
         if not self._is_started:
             self._is_started = True
             self._changed.unpark_all()
 
     def wake(self) -> None:
-        """Look anew at what to fetch, if the positions have changed."""
+        """Check again what to fetch, if the positions have changed."""
         if self._positions.is_changed:
             self._positions.is_changed = False
             self._changed.unpark_all()
 
     def fetch_now(self) -> None:
-        """The same, and do not let a long poll that is under way delay it."""
+        """Do the same, without letting a long poll in flight delay it."""
         self.wake()
         self._fetch_now_requested.unpark_all()
 
@@ -99,7 +101,7 @@ class Fetcher:
                 await self._changed.park()
 
     def _update_topic_ids(self) -> None:
-        """Find those that are not the same any more."""
+        """Update the topics' ids, and find those that have changed."""
         assignment = self._positions.assignment
         self._warned &= set(assignment)
         for topic in {name.topic: None for name in assignment}:
@@ -108,7 +110,8 @@ class Fetcher:
         self.wake()
 
     def _start_fetching(self, nursery: trio.Nursery) -> None:
-        """A task for each leader; where there is none, or it is down, have it asked for."""
+        """Start a task for each leader; request metadata if a partition has none, or one that is
+        down."""
         for name in self._positions.assignment:
             leader = self._cluster.leader_of(name)
             if leader is None:
@@ -122,7 +125,7 @@ class Fetcher:
                 self._cluster.request_refresh()
 
     def _warn(self, name: TopicPartition) -> None:
-        """Say once that a partition does not exist; it may come to be (CCO-04)."""
+        """Warn once that a partition does not exist; it may be created later (CCO-04)."""
         reason = self._cluster.why_missing(name)
         if reason is not None and name not in self._warned:
             self._warned.add(name)
@@ -158,7 +161,7 @@ class Fetcher:
             self.wake()
 
     async def _wait(self, now: float) -> None:
-        """Until something changed, or a retry is due."""
+        """Wait until something changes, or a retry is due."""
         with trio.move_on_at(self._positions.next_retry(now)):
             await self._changed.park()
 
@@ -230,14 +233,14 @@ class Fetcher:
         return leader.leader_epoch if leader else NO_EPOCH
 
     def _plan(self, broker: _Broker) -> tuple[list[PartitionFetch], int]:
-        """What to ask a broker for now, and the most bytes to take.
+        """Return the partitions to fetch from a broker now, and the most bytes to take.
 
-        With the id of the topic in which the positions are: one that was made anew may have
-        records at these offsets, of the same epochs.
+        They have the id of the topic to which the positions belong: a topic that was created again
+        may have records at these offsets, of the same epochs.
         """
         epoch_at = self._epoch_at(broker.node_id)
         wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
-        id_of = self._cluster.topic_id  # of topics whose ids the positions are about to be told
+        id_of = self._cluster.topic_id  # of topics whose ids the positions will be told
         return [
             each if each.topic_id else replace(each, topic_id=id_of(each.topic) or b"")
             for each in wanted
@@ -260,7 +263,7 @@ class Fetcher:
                     broker.channel.close()
 
     def _is_outdated(self, broker: _Broker) -> bool:
-        """Whether the FETCH under way does not ask for something that is wanted."""
+        """Whether a partition that is wanted is missing in the FETCH in flight."""
         wanted, _ = self._plan(broker)
         asked = broker.session.asked
         return any(asked(TopicPartition(each.topic, each.partition)) != each for each in wanted)

@@ -1,4 +1,4 @@
-"""What a consumer says of its own health: whether it is a member, and whether it moves."""
+"""A consumer's health: its membership, and whether its positions move."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from minibroker.protocol.types import TopicPartition
 class PartitionHealth(NamedTuple):
     """The next offset, None while it is not known, and for how long no record was taken.
 
-    `idle_s` is None where none was taken since the partition was assigned, or paused.
+    `idle_s` is None if none was taken since the partition was assigned, or paused.
     """
 
     position: int | None
@@ -41,7 +41,7 @@ def describe(
     delivered: DeliveredPositions[Any, Any],
     now: float,
 ) -> ConsumerHealth:
-    """As of `now`. A consumer without a group has no `member`."""
+    """Return the health at `now`. A consumer without a group has no `member`."""
     partitions = {}
     for name in positions.assignment:
         last_taken_at = positions.of(name).last_taken_at

@@ -1,29 +1,29 @@
-"""Where a consumer stands in each partition, and what was fetched but not yet returned.
+"""A consumer's position in each partition, and the records that were fetched but not yet returned.
 
 A partition has two offsets. `position` is that of the next record for the application; the fetch
-offset, ahead of it by what lies between, is what the next request asks for. Between them wait at
-most two chunks (the records of one answer each): one that is being read and one that is ready, so
-that a broker is asked while the application works, and memory stays bounded.
+offset, which is ahead, is the offset of the next request. Between them are at most two completed
+fetches (the records of one answer each): one that is being read and one that is ready. So a broker
+is asked while the application works, and memory stays bounded.
 
-Chunks are returned in the order in which they came, over all partitions. A batch is unpacked when
-its first record is wanted, so a poll costs what it returns. All work is per batch, but for
-unpacking itself: records are handed on by slices of lists.
+Completed fetches are returned in the order of their arrival, over all partitions. A batch is
+decoded when its first record is wanted, so a poll costs what it returns. All work is per batch,
+except decoding itself: records are passed on by slices of lists.
 
-An answer that no longer fits (the application has sought elsewhere meanwhile) is dropped: it is
-for another fetch offset, or for another `Reset`. What cannot be read on (damaged bytes, an offset
-that is gone and no policy for it) stops the partition: what lies before it is returned, then every
-poll raises, until the application seeks. Nothing is skipped in silence.
+An answer that no longer fits (the application has sought elsewhere meanwhile) is dropped: it is for
+another fetch offset, or for another `Reset`. What cannot be read (damaged bytes, an offset that is
+gone and no policy for it) stops the partition: the records before it are returned, then every poll
+raises, until the application seeks. No record is skipped silently.
 
-A leader that was elected uncleanly, or lost unflushed data in a power failure, may lack what was
-read here. Each FETCH names the epoch of the last record before its offset, as a follower's does,
-and the leader's answer says where the logs diverge (A10, A11). This takes the place of
+A leader that was elected uncleanly, or lost unflushed data in a power failure, may lack records
+that were read here. Each FETCH names the epoch of the last record before its offset, as a
+follower's does, and the leader's answer says where the logs diverge (A10, A11). This replaces
 OFFSETS_FOR_LEADER_EPOCH, which Kafka's consumers send once they learn of a new leader: it costs no
-round trip, needs no state between, and checks every read, at the leader, in that moment.
+round trip, needs no state in between, and checks every read, at the leader, at that moment.
 
 Fetched records that no longer exist are dropped. If the application has seen some of them, the
-partition goes on where the logs diverge, with a warning: nothing is read twice that is still the
-same, nothing is left out. With policy none it stops instead, and the error names both offsets. A
-topic that was created again is a log cut to nothing.
+partition goes on where the logs diverge, with a warning: nothing that is still the same is read
+twice, nothing is left out. With policy none it stops instead, and the error names both offsets. A
+topic that was created again counts as a log that was truncated to nothing.
 """
 
 import logging
@@ -60,11 +60,11 @@ from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import TopicPartition
 
-# Called with a partition and the offset of its end, once all before was returned.
+# Called with a partition and the offset of its end, once all records before it were returned.
 OnPartitionEof: TypeAlias = Callable[[TopicPartition, int], object]
 
 COMPLETED_FETCHES_MAX: Final = 2
-# After so many failures in a row the leader is asked for anew, whatever they say.
+# After so many failures in a row the metadata are requested again, whatever the errors.
 STUBBORN_FAILURES: Final = 5
 NOTHING: Final = memoryview(b"")
 DAMAGED: Final = (
@@ -73,7 +73,7 @@ DAMAGED: Final = (
 )
 RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
 
-# The leader epoch of a partition; None where nobody leads it, or not the broker in question.
+# The leader epoch of a partition; None if it has no leader, or another one than the broker.
 EpochOf: TypeAlias = Callable[[TopicPartition], int | None]
 
 log = logging.getLogger("minibroker.client")
@@ -84,14 +84,14 @@ class Positions:
 
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
-        # In the order in which they are asked for: who got data goes last (FET-11).
+        # In the order of requests: a partition with new data goes last (FET-11).
         self._partitions: dict[TopicPartition, AssignedPartition] = {}
-        # Which topic of each name the positions are in. Another one of that name may have records
-        # at the same offsets, of the same epochs.
+        # The id of each topic to which the positions belong. A later topic of that name may have
+        # records at the same offsets, of the same epochs.
         self._topic_ids: dict[str, bytes] = {}
-        # Whose turn it is to return records: an entry for each chunk, and perhaps some too many.
+        # The order of returning records: an entry for each completed fetch, and perhaps more.
         self._turns: deque[AssignedPartition] = deque()
-        # Of which records were taken since this was emptied (delivered_positions.py).
+        # The partitions whose records were taken since this was emptied (delivered_positions.py).
         self.recently_delivered: list[AssignedPartition] = []
         self.is_changed = False
 
@@ -104,7 +104,7 @@ class Positions:
 
     @property
     def queued_bytes(self) -> int:
-        """Memory of what was fetched and not yet returned."""
+        """The memory of the records that were fetched and not yet returned."""
         return sum(
             fetch.size for assigned in self._partitions.values() for fetch in assigned.fetches
         )
@@ -112,7 +112,7 @@ class Positions:
     def assign(self, names: Iterable[TopicPartition]) -> None:
         """Read these partitions from now on; one that was assigned before goes on.
 
-        In a group a new one waits for what was committed (`awaiting_committed`).
+        In a group a new one waits for its committed offset (`awaiting_committed`).
         """
         before, self._partitions = self._partitions, {}
         for name in names:
@@ -125,31 +125,31 @@ class Positions:
         self.is_changed = True
 
     def seek(self, name: TopicPartition, offset: int) -> None:
-        """Return the record of this offset next, or the first one behind it."""
+        """Return the record of this offset next, or the first one after it."""
         if not 0 <= offset <= INT64_MAX:
             raise ValueError(f"an offset is 0 to {INT64_MAX}, not {offset}")
         self.of(name).seek(offset)
         self.is_changed = True
 
     def seek_to(self, name: TopicPartition, timestamp: int) -> None:
-        """Go on at the earliest or latest offset, wherever the broker says that this is."""
+        """Go on at the earliest or latest offset, which the broker will say."""
         self.of(name).seek(None, Reset(timestamp))
         self.is_changed = True
 
     def position(self, name: TopicPartition) -> int | None:
-        """The offset of the next record to return; None while it is not known."""
+        """Return the offset of the next record to return; None while it is not known."""
         return self.of(name).position
 
     def high_watermark(self, name: TopicPartition) -> int:
-        """The end of what may be read, as last heard; -1 before."""
+        """Return the last known high watermark; -1 before the first."""
         return self.of(name).high_watermark
 
     def pause(self, name: TopicPartition) -> None:
-        """Return nothing of this partition; it keeps its place."""
+        """Return no records of this partition; it keeps its position."""
         assigned = self.of(name)
         assigned.is_paused = True
         assigned.last_taken_at = None
-        self.is_changed = True  # what it holds is in nobody's way any more
+        self.is_changed = True  # the records that it holds keep no others waiting
 
     def resume(self, name: TopicPartition) -> None:
         """End a pause."""
@@ -160,7 +160,7 @@ class Positions:
             self.is_changed = True
 
     def take_records(self, count: int, now: float = 0.0) -> list[ConsumerRecord]:
-        """Up to `count` records, in order within each partition. Raises `PositionError`."""
+        """Return up to `count` records, in order within each partition. Raises `PositionError`."""
         self._raise_failure()
         taken: list[ConsumerRecord] = []
         while self._turns and len(taken) < count:
@@ -179,7 +179,7 @@ class Positions:
         return taken
 
     def report_ends(self, on_partition_eof: OnPartitionEof) -> None:
-        """Tell each end that was reached, once. What is told may change the positions."""
+        """Report each end that was reached, once. The callback may change the positions."""
         for name in [
             name for name, each in self._partitions.items() if each.unreported_end is not None
         ]:
@@ -189,7 +189,7 @@ class Positions:
                 on_partition_eof(name, end)
 
     def give_back(self, records: Iterable[ConsumerRecord]) -> None:
-        """What was taken last and not used; it is taken again first."""
+        """Take back records that were taken last and not used; they are taken again first."""
         groups = [list(group) for _, group in groupby(records, key=lambda record: record[:2])]
         for group in reversed(groups):
             assigned = self._partitions.get(TopicPartition(group[0].topic, group[0].partition))
@@ -198,10 +198,10 @@ class Positions:
             if assigned.position is None:
                 if assigned.reset is None or not assigned.reset.is_gap:
                     continue
-                assigned.seek(group[-1].offset + 1)  # the gap behind them is found again
+                assigned.seek(group[-1].offset + 1)  # the gap after them is found again
             assert assigned.position is not None
             assert assigned.fetch_offset is not None
-            # The log may have been cut since: what lay from there on is no more.
+            # The log may have been truncated since: the records from there on are gone.
             end = min(assigned.position, assigned.fetch_offset)
             if not (group := [record for record in group if record.offset < end]):
                 continue
@@ -215,13 +215,13 @@ class Positions:
                 self._turns.appendleft(assigned)
 
     def of(self, name: TopicPartition) -> AssignedPartition:
-        """An assigned partition, to look at. Raises `ClientError`."""
+        """Return an assigned partition, read-only. Raises `ClientError`."""
         if name not in self._partitions:
             raise ClientError(f"{name} is not assigned")
         return self._partitions[name]
 
     def committable(self, name: TopicPartition, offset: int) -> OffsetAndMetadata:
-        """An offset as it is committed, with the epoch of the record before where it is known."""
+        """Return an offset to commit, with the epoch of the record before if that is known."""
         if name in self._partitions:
             return self._partitions[name].committable(offset)
         return OffsetAndMetadata(offset)
@@ -229,13 +229,13 @@ class Positions:
     # -- the group's side
 
     def awaiting_committed(self) -> list[AssignedPartition]:
-        """Which wait for what was committed."""
+        """Return the partitions that wait for their committed offsets."""
         return [assigned for assigned in self._partitions.values() if assigned.awaits_committed]
 
     def start_at(self, assigned: AssignedPartition, committed: OffsetAndMetadata | None) -> None:
-        """What was committed; dropped if the application has sought elsewhere meanwhile, and if
-        the partition was let go since it was asked: others may have committed more before it came
-        back."""
+        """Set a committed offset. It is dropped if the application has sought elsewhere meanwhile,
+        or if the partition was revoked since the request: others may have committed more before it
+        came back."""
         if self._partitions.get(assigned.name) is assigned and assigned.awaits_committed:
             if committed is None:
                 self._reset(assigned, "nothing was committed")
@@ -248,9 +248,9 @@ class Positions:
     def unresolved(
         self, epoch_of: Callable[[TopicPartition], int], now: float
     ) -> dict[TopicPartition, Reset]:
-        """For which partitions the earliest or latest offset is to be asked for now.
+        """Return the partitions whose earliest or latest offset is to be asked for now.
 
-        `epoch_of` gives the leader epoch of any partition, -1 where nobody leads it.
+        `epoch_of` returns the leader epoch of any partition, -1 without a leader.
         """
         return {
             name: assigned.reset
@@ -259,7 +259,7 @@ class Positions:
         }
 
     def resolve(self, name: TopicPartition, reset: Reset, offset: int) -> None:
-        """The answer to it; dropped if the application has sought since."""
+        """Set the answer; it is dropped if the application has sought since."""
         assigned = self._partitions.get(name)
         if assigned is not None and assigned.reset is reset:
             if reset.reason:
@@ -270,23 +270,23 @@ class Positions:
             self.is_changed = True
 
     def fail(self, name: TopicPartition, reset: Reset, code: ErrorCode) -> None:
-        """The broker will not tell it; dropped if the application has sought since."""
+        """Set the broker's refusal; it is dropped if the application has sought since."""
         assigned = self._partitions.get(name)
         if assigned is not None and assigned.reset is reset:
             assigned.reset = None
             assigned.failure = (PositionError, f"the broker answers {code.name}")
 
     def defer(self, name: TopicPartition, leader_epoch: int, now: float) -> None:
-        """No answer to it yet, from the leader of this epoch."""
+        """Handle that there is no answer yet, from the leader of this epoch."""
         if (assigned := self._partitions.get(name)) is not None:
             assigned.defer(now, leader_epoch)
 
     def plan(self, epoch_at: EpochOf, now: float) -> tuple[list[PartitionFetch], int]:
-        """What to ask one broker for now, and the most bytes to take; nothing to ask: wait.
+        """Return what to ask one broker for now, and the most bytes to take; nothing to ask: wait.
 
-        `epoch_at` gives the leader epoch of the partitions which that broker leads. It is asked
-        for all that may be fetched from it or for none: a partition that has enough would keep
-        the others' long poll from being renewed when it has not.
+        `epoch_at` returns the leader epoch of the partitions that the broker leads. Either all
+        partitions that may be fetched from it are asked for, or none: one with enough records would
+        be left out of a long poll, and wait for its end when it needs more.
         """
         size = self._options.max_partition_fetch_bytes
         bytes_max = self._options.fetch_max_bytes - self._waiting_bytes
@@ -308,12 +308,12 @@ class Positions:
         return wanted, bytes_max
 
     def topic_id(self, topic: str) -> bytes:
-        """The id of the topic that the positions are in; empty while it is not known."""
+        """Return the id of the topic to which the positions belong; empty while it is not known."""
         return self._topic_ids.get(topic, b"")
 
     def update_topic_id(self, topic: str, topic_id: bytes) -> None:
-        """A topic that is read has this id. If it had another one before, it was deleted and
-        created again: go on with its first record."""
+        """Set a topic's id. If it had another one before, it was deleted and created again: go on
+        with its first record."""
         before = self.topic_id(topic)
         self._topic_ids[topic] = topic_id
         if before not in (b"", topic_id):
@@ -326,7 +326,7 @@ class Positions:
             if assigned.position is not None:
                 self._truncate(assigned, 0, "the topic was deleted and created again")
             elif assigned.awaits_committed:
-                # Another object: what was committed of the deleted topic is not for this one.
+                # Another object: what was committed for the deleted topic is not for this one.
                 self._partitions[name] = AssignedPartition(name)
                 self._partitions[name].is_paused = assigned.is_paused
             assigned.high_watermark = NO_OFFSET
@@ -338,7 +338,7 @@ class Positions:
         return min(times, default=float("inf"))
 
     def handle_answer(self, asked: PartitionFetch, answer: PartitionFetched, now: float) -> bool:
-        """Take an answer over. True if the leader should be asked for anew (CCO-04)."""
+        """Apply an answer. Return True if the metadata should be requested again (CCO-04)."""
         assigned = self._partitions.get(TopicPartition(asked.topic, asked.partition))
         if assigned is None or assigned.fetch_offset != asked.fetch_offset:
             return False
@@ -374,7 +374,8 @@ class Positions:
 
     @property
     def _waiting_bytes(self) -> int:
-        """What a poll would return in time. What is paused may stay, and must not stop the rest."""
+        """The bytes that polls will return. Those of paused partitions do not count, since they may
+        stay."""
         moving = (each for each in self._partitions.values() if not each.is_paused)
         return sum(fetch.size for assigned in moving for fetch in assigned.fetches)
 
@@ -393,15 +394,15 @@ class Positions:
             if not valid.headers:
                 assigned.failure = (CorruptRecords, f"{valid.flaw}: {DAMAGED}")
                 return
-            data = data[: valid.size]  # the rest is asked for again: the leader may find it, too
+            data = data[: valid.size]  # ask for the rest again: the leader may find it, too
         for header in valid.headers:
-            # No log has an epoch above its leader's: such a one is damage, and not believed.
+            # No log has an epoch above its leader's: such a one is damage, and is ignored.
             if last_epoch < header.leader_epoch <= leader_epoch:
                 last_epoch = header.leader_epoch
                 assigned.epochs.assign(last_epoch, next_offset)
             next_offset = header.next_offset
         if 2 * len(data) < len(memoryview(data.obj)):
-            data = memoryview(bytes(data))  # rather than keep all of the answer it came in
+            data = memoryview(bytes(data))  # rather than keep the whole answer that it came in
         assigned.fetches.append(self._completed_fetch(assigned.name, data, assigned.fetch_offset))
         assigned.fetch_offset = next_offset
         self._turns.append(assigned)
@@ -414,12 +415,12 @@ class Positions:
         self._truncate(assigned, offset, "its leader has lost what was read there")
 
     def _truncate(self, assigned: AssignedPartition, offset: int, reason: str) -> None:
-        """The log has other records, or none, from this offset on."""
+        """Handle that the log has other records, or none, from this offset on."""
         stood = assigned.position
         assert stood is not None
         assigned.truncate(min(offset, stood))
         self.is_changed = True
-        if offset >= stood:  # nobody has seen any of it
+        if offset >= stood:  # the application has seen none of it
             return
         text = f"the log was cut to offset {offset}: {reason}"
         if self._options.auto_offset_reset == "none":
@@ -429,12 +430,12 @@ class Positions:
             log.warning("%s at offset %d: %s; going on there", assigned.name, stood, text)
 
     def _read_from(self, assigned: AssignedPartition, count: int) -> list[ConsumerRecord]:
-        """Records of the oldest chunk; none if there were no more in it, and it is dropped."""
+        """Return records of the oldest completed fetch; none, and drop it, if it has no more."""
         fetch = assigned.fetches[0]
         try:
             records = fetch.read(count)
         except InvalidBatch as error:
-            # The fetch offset, too: an answer that is under way is for what lies behind.
+            # The fetch offset, too: an answer in flight is for a later offset.
             assigned.position = assigned.fetch_offset = fetch.next_offset
             assigned.fetches.clear()
             assigned.failure = (CorruptRecords, f"{error.message}: {DAMAGED}")
@@ -448,12 +449,13 @@ class Positions:
         return records
 
     def _reset_out_of_range(self, assigned: AssignedPartition) -> None:
-        """All that was fetched is returned, and the log has nothing at the next offset."""
+        """Handle that all fetched records are returned, and the log has nothing at the next
+        offset."""
         reason = f"the log has no offset {assigned.position} (any more)"
         self._reset(assigned, reason, is_gap=True)
 
     def _reset(self, assigned: AssignedPartition, reason: str, *, is_gap: bool = False) -> None:
-        """No position: where to go on is the policy's choice."""
+        """Ask for a new position, as the policy chooses."""
         policy = self._options.auto_offset_reset
         if policy == "none":
             text = f"{reason}, and auto.offset.reset is none: seek"
@@ -463,7 +465,8 @@ class Positions:
             self.is_changed = True
 
     def _raise_failure(self) -> None:
-        """Raise for a partition that stands still, once what lay before is returned (CCO-07)."""
+        """Raise the failure of a partition that stands still, once the records before are returned
+        (CCO-07)."""
         for assigned in self._partitions.values():
             if assigned.failure is not None and not assigned.fetches:
                 kind, text = assigned.failure

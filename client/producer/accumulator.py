@@ -6,11 +6,12 @@ batch is completed exactly once: `pop_completed` returns it.
 
 Order within a partition rests on three things: `PartitionQueue.sealed` is sorted by position, only
 its first batch may be drained, and all its batches in flight are on one connection. So a batch that
-waits for its retry holds back those behind it. `sequence_numbers.py` decides what may follow a
-batch in flight; without idempotence only `in_flight_max` does, and 1 keeps the order there, too.
+waits for its retry holds back those after it. `sequence_numbers.py` decides which batches may
+follow one in flight; without idempotence only `in_flight_max` limits them, and 1 keeps the order
+there, too.
 
-Memory is held per batch, not per record: opening a batch takes `batch_bytes`, sealing gives back
-what was not needed, and settling the rest. So appending a record to an open batch needs one
+Memory is held per batch, not per record: opening a batch reserves `batch_bytes`, sealing frees what
+was not needed, and completing it the rest. So appending a record to an open batch needs one
 comparison, and `producer.py` does it inline.
 """
 
@@ -38,23 +39,23 @@ from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
 from minibroker.protocol.messages.produce import PartitionProduced
 from minibroker.protocol.types import TopicPartition
 
-# Leadership errors and lost connections heal fast: their back-off is shorter, in seconds.
+# A new leader or connection is often there soon, so this back-off is shorter, in seconds.
 LEADERSHIP_BACKOFF_S = 0.02
 LEADERSHIP_BACKOFF_MAX_S = 0.2
 
-# Who leads a partition: (node id, leader epoch), None where nobody does.
+# The leader of a partition: (node id, leader epoch), None without one.
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorOptions:
-    """A producer's options, as far as they concern what it holds."""
+    """The part of a producer's options that the accumulator uses."""
 
     batch_bytes: int
     linger_s: float
     memory_bytes: int
     request_bytes_max: int
-    in_flight_max: int  # batches of one queue under way
+    in_flight_max: int  # batches of one queue in flight
     delivery_timeout_s: float
     retries: int
     retry_backoff_s: float
@@ -74,26 +75,27 @@ class Accumulator:
         self._open: dict[PartitionQueue, None] = {}  # with an open batch, the oldest first
         self._waiting: dict[
             PartitionQueue, None
-        ] = {}  # with sealed batches, the next to be served first
-        self._incomplete: OrderedDict[Batch, None] = OrderedDict()  # roots, as they were sealed
+        ] = {}  # with sealed batches, the next to be drained first
+        self._incomplete: OrderedDict[Batch, None] = OrderedDict()  # roots, in the order of sealing
         self._completed: list[CompletedBatch] = []
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """The partition's queue, made when first asked for."""
+        """Return the partition's queue; make it at the first call."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
         return queue
 
     def queues_of(self, topic: str) -> list[PartitionQueue]:
-        """Every queue of a topic that was ever asked for."""
+        """Return all queues of a topic."""
         return [queue for queue in self._queues.values() if queue.topic_partition.topic == topic]
 
     def drop_queues(self, topic: str) -> bool:
-        """Forget the queues of a topic that was deleted; False, and nothing done, if one is in use.
+        """Drop the queues of a topic that was deleted; return False, and drop none, if one is in
+        use.
 
-        Their sequences are forgotten with them. A queue that is made for the same partition later
-        begins with 0 again, so it must do so in a new epoch: a broker that has the topic after all
+        Their sequences are dropped with them. A queue that is made for the same partition later
+        begins with 0 again, so it must do so in a new epoch: a broker that still has the topic
         would take its first batch for a repetition.
         """
         queues = self.queues_of(topic)
@@ -117,10 +119,10 @@ class Accumulator:
         *,
         may_overdraw: bool = False,
     ) -> OpenBatch:
-        """Seal what is open in the queue and open a batch that has room for such a record.
+        """Seal the queue's open batch, and open one that has room for such a record.
 
-        `now` is monotonic, in seconds; `now_ms` the time of records that come without.
-        Raises `BufferFull`, with every open batch sealed but nothing else changed.
+        `now` is monotonic, in seconds; `now_ms` is the time of records without one. Raises
+        `BufferFull`, with every open batch sealed but nothing else changed.
         """
         if queue.open_batch is not NO_BATCH:
             self.seal(queue)
@@ -129,7 +131,7 @@ class Accumulator:
             room = record_bytes
         reserved = room + BATCH_HEADER_BYTES
         if reserved > self.free_bytes and not may_overdraw:
-            self.seal_all()  # they are the only memory that no answer gives back (CPR-01)
+            self.seal_all()  # no answer will free the memory of open batches (CPR-01)
         if reserved > self.free_bytes and not may_overdraw:
             raise BufferFull(
                 f"buffer.memory ({self.options.memory_bytes} bytes) is used up: "
@@ -162,7 +164,7 @@ class Accumulator:
             self._waiting[queue] = None
 
     def move_first(self, unassigned: PartitionQueue, queue: PartitionQueue) -> None:
-        """Move the first batch of a queue that is no partition's to one that is."""
+        """Move the first batch of a queue without a partition to one with a partition."""
         if queue.open_batch is not NO_BATCH:
             self.seal(queue)
         batch = unassigned.sealed.popleft()
@@ -173,7 +175,8 @@ class Accumulator:
         self._waiting[queue] = None
 
     def remove_first(self, unassigned: PartitionQueue) -> Batch:
-        """The first batch of a queue that is no partition's, to be appended elsewhere anew."""
+        """Remove and return the first batch of a queue without a partition, to be appended
+        elsewhere."""
         batch = unassigned.sealed.popleft()
         self.free_bytes += batch.reserved
         del self._incomplete[batch]
@@ -188,14 +191,14 @@ class Accumulator:
             self.seal(queue)
 
     def seal_all(self) -> None:
-        """Seal every open batch: somebody waits for them, or memory is short."""
+        """Seal every open batch: a caller waits for them, or memory is short."""
         for queue in list(self._open):
             self.seal(queue)
 
     # Sending
 
     def nodes_wanted(self, leader_of: LeaderOf) -> tuple[set[int], bool]:
-        """Which nodes lead a queue that waits, and whether one that waits has no leader."""
+        """Return the nodes that lead a waiting queue, and whether a waiting queue has no leader."""
         nodes = set()
         is_leaderless = False
         for queue in self._waiting:
@@ -207,7 +210,8 @@ class Accumulator:
         return nodes, is_leaderless
 
     def drain(self, node_id: int, leader_of: LeaderOf, now: float) -> list[Batch]:
-        """The next request for a node: at most one batch of each queue, empty if none may go.
+        """Return the next request for a node: at most one batch of each queue, none if none may be
+        sent.
 
         The batches count as in flight until `handle_answer` was called for each of them.
         """
@@ -249,15 +253,15 @@ class Accumulator:
         insort(queue.in_flight, batch, key=_position)
         del self._waiting[queue]
         if queue.sealed:
-            self._waiting[queue] = None  # behind the others: the drain rotates
+            self._waiting[queue] = None  # after the others: the queues take turns
 
     # Answers
 
     def handle_answer(self, batch: Batch, answer: PartitionProduced, now: float) -> None:
-        """A broker's answer for a batch in flight, or what stands for it.
+        """Handle a broker's answer for a batch in flight, or the error that replaces it.
 
-        A connection that was lost is NETWORK_EXCEPTION, a request that took too long
-        REQUEST_TIMED_OUT (NET-06).
+        A lost connection is NETWORK_EXCEPTION, a request that took too long REQUEST_TIMED_OUT
+        (NET-06).
         """
         queue = batch.queue
         queue.in_flight.remove(batch)
@@ -290,7 +294,7 @@ class Accumulator:
         can_retry = batch.attempts <= self.options.retries
         is_about_numbers = self.sequences.is_about_numbers(queue, batch, answer)
         if is_about_numbers and queue.must_renumber:
-            batch.attempts -= 1  # its try was lost before it was made
+            batch.attempts -= 1  # the connection was lost before the batch was sent
             self._requeue(queue, batch)
         elif (is_about_numbers or code in RETRIABLE) and can_retry:
             batch.retry_at = now + self._backoff_s(batch, code)
@@ -317,14 +321,14 @@ class Accumulator:
         parts = batch.split(self.options.compression, with_crc=not self.options.is_idempotent)
         self.sequences.assign_parts(batch, parts)
         for part in parts:
-            self.free_bytes -= part.reserved  # may go below 0 by a header: given back soon
+            self.free_bytes -= part.reserved  # may go below 0 by a header, which is freed soon
             self._requeue(queue, part)
         self.free_bytes += batch.reserved
 
     # Settling
 
     def expire(self, now: float) -> None:
-        """Fail what was not delivered within delivery.timeout.ms."""
+        """Fail the batches that were not delivered within delivery.timeout.ms."""
         timeout_s = self.options.delivery_timeout_s
         while self._incomplete:
             root = next(iter(self._incomplete))
@@ -333,13 +337,13 @@ class Accumulator:
             self._give_up(self._parts_of(root), lambda batch: _timeout_of(batch, timeout_s))
 
     def fail_all(self, make_error: Callable[[Batch], Exception]) -> None:
-        """Fail everything that is not delivered: the producer ends."""
+        """Fail all undelivered batches: the producer ends."""
         self.seal_all()
         for root in list(self._incomplete):
             self._give_up(self._parts_of(root), make_error)
 
     def fail_queue(self, queue: PartitionQueue, error: Exception) -> None:
-        """Fail everything of one queue that waits: it can never be sent."""
+        """Fail all waiting batches of one queue, which can never be sent."""
         if queue.open_batch is not NO_BATCH:
             self.seal(queue)
         self._give_up(list(queue.sealed), lambda _batch: error)
@@ -383,23 +387,23 @@ class Accumulator:
     # Waiting
 
     def incomplete(self) -> list[Batch]:
-        """The batches to wait for: each is done once its `incomplete_parts` is 0."""
+        """Return the batches to wait for: each is done once its `incomplete_parts` is 0."""
         return list(self._incomplete)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is open, waiting or in flight."""
+        """Whether no batch is open, waiting or in flight."""
         return not self._open and not self._incomplete
 
     @property
     def needs_identity(self) -> bool:
-        """Whether a producer id must be asked for before anything can be drained."""
+        """Whether a producer id is needed before anything can be drained."""
         return (
             self.options.is_idempotent and self.sequences.identity is None and bool(self._waiting)
         )
 
     def next_due(self, now: float) -> float:
-        """When time alone makes something to do, in monotonic seconds; infinity if never."""
+        """When the next deadline is, in monotonic seconds; infinity if there is none."""
         due = float("inf")
         if self._open:
             due = next(iter(self._open)).open_batch.opened_at + self.options.linger_s
@@ -416,12 +420,12 @@ def _position(batch: Batch) -> int:
 
 
 def _error_of(answer: PartitionProduced, batch: Batch | None = None) -> BrokerError:
-    """What a broker said, and of which batch if it is given."""
+    """Return the error of a broker's answer, with its batch if that is given."""
     told = [f"{batch.record_count} records for {batch.queue.topic_partition}"] if batch else []
     text = ": ".join(told + ([answer.error_message] if answer.error_message else []))
     try:
         return BrokerError(ErrorCode(answer.error), text)
-    except ValueError:  # a code that is younger than this client
+    except ValueError:  # a code that this client does not know
         return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"code {answer.error}, {text}")
 
 

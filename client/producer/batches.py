@@ -1,20 +1,22 @@
 """Record batches on their way to a broker, and the queue of each partition.
 
-A record is first in an `OpenBatch`: a list, because appending to a list is the cheapest thing
-Python can do and happens a million times a second. A plain record, one that has nothing but a
-value, is only its value there: a tuple would cost as much again, and make work for the garbage
-collector. Its time is that of the batch. Sealing turns the list into the bytes of a record batch:
-a `Batch`, which is sent, sent again, split and completed.
+A record is first in an `OpenBatch`: a list, because appending to a list is the fastest operation in
+Python, and it happens a million times a second. A plain record, which has nothing but a value, is
+stored as its value: a tuple would take as much time again, and make work for the garbage collector.
+Its time is the batch's. Sealing turns the list into the bytes of a record batch: a `Batch`, which
+is sent, sent again, split and completed.
 
 A `PartitionQueue` is one partition's queue. Three numbers keep its order:
 
-* `position`: how many records the queue took before this batch. It never changes and never wraps;
-  the parts of a split batch have it too. The queue and the batches in flight are sorted by it.
+* `position`: how many records the queue accepted before this batch. It never changes and never
+  wraps; the parts of a split batch have it too. The queue and the batches in flight are sorted by
+  it.
 * `sequence`: the producer sequence on the wire, given when a batch is first drained. It changes
   only when the queue is renumbered (sequence_numbers.py), which happens with nothing in flight.
 * `acked_position`: the end of the last acknowledged batch in the order of positions.
 
-`root` ties the parts of a split batch together: whoever waits for the batch waits for all parts.
+`root` ties the parts of a split batch together: a caller that waits for the batch waits for all
+parts.
 """
 
 import logging
@@ -36,26 +38,26 @@ log = logging.getLogger("minibroker.client")
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Under which a producer numbers its batches."""
+    """The producer id and epoch with which a producer numbers its batches."""
 
     producer_id: int
     epoch: int
 
 
 class Watcher(Protocol):
-    """Somebody who asked what became of one record; the producer calls it, not this module.
+    """An object that gets the outcome of one record; the producer calls it, not this module.
 
-    `timestamp` is set to the record's time (ms since 1970) when the producer takes it.
+    `timestamp` is set to the record's time (ms since 1970) when the producer accepts it.
     """
 
     timestamp: int
 
     def complete(self, delivery: Any, index: int, /) -> None:
-        """`delivery` is the batch's, `index` the record's place in it."""
+        """Set the outcome. `delivery` is the batch's, `index` the record's number in it."""
 
 
 class OpenBatch:
-    """Records of one partition that may still get company. `room` may only be used up to 0."""
+    """An unsealed batch of one partition. `room` may only be used up to 0."""
 
     __slots__ = (
         "explicit_partitions",
@@ -74,13 +76,13 @@ class OpenBatch:
         self.room = room  # bytes that may still be added
         self.reserved = reserved  # bytes of buffer.memory held
         self.opened_at = now
-        self.timestamp_ms = now_ms  # of the records that came without
-        self.watchers: list[tuple[int, Watcher]] | None = None  # (index, who asked)
-        # By index, the partition that was named while the topic's were not known.
+        self.timestamp_ms = now_ms  # of the records without one
+        self.watchers: list[tuple[int, Watcher]] | None = None  # (index, watcher)
+        # By index, the partition of a record that named one before the topic's were known.
         self.explicit_partitions: dict[int, int] | None = None
 
     def append(self, record: RawRecord) -> None:
-        """Add any record; `room` is the caller's business."""
+        """Append any record; the caller reduces `room`."""
         timestamp_ms, key, value, headers = record
         if timestamp_ms is None:
             timestamp_ms = self.timestamp_ms
@@ -91,16 +93,16 @@ class OpenBatch:
         self.records.append((timestamp_ms, key, value, headers))
 
     def set_partition_of_last(self, partition: int) -> None:
-        """The record added last is for this partition, which is not known yet."""
+        """Set the partition of the last record, before the topic's partitions are known."""
         if self.explicit_partitions is None:
             self.explicit_partitions = {}
         self.explicit_partitions[len(self.records) - 1] = partition
 
     def encode(self, compression: int, *, with_crc: bool = True) -> bytearray:
-        """Return the record batch of all that was added.
+        """Return the record batch of all records.
 
         Without `with_crc` it may not be sent before `SequenceNumbers.assign` has stamped it: the
-        CRC covers the producer id and the sequence, so it is computed once, behind them.
+        CRC covers the producer id and the sequence, so it is computed once, after them.
         """
         if self.is_plain:
             values = cast("list[bytes]", self.records)
@@ -115,12 +117,12 @@ class OpenBatch:
         return encode_batch(records, compression=compression, with_crc=with_crc)
 
 
-# Stands where no batch is open: nothing fits, so that one comparison tells both cases.
+# The value if no batch is open: no record fits, so one comparison covers both cases.
 NO_BATCH: Final = OpenBatch(0, -1, 0.0, NO_TIMESTAMP)
 
 
 class Batch:
-    """A sealed batch: one record batch in bytes, and how far it got."""
+    """A sealed batch: the bytes of a record batch, and its progress."""
 
     __slots__ = (
         "_root",
@@ -148,7 +150,7 @@ class Batch:
         self.queue = queue
         self.data = data
         self.record_count = count
-        self.deadline = deadline  # monotonic seconds: then delivery.timeout.ms is over
+        self.deadline = deadline  # monotonic seconds: the end of delivery.timeout.ms
         self.position = 0
         self.identity: ProducerIdAndEpoch | None = None  # None: not numbered yet
         self.sequence = NO_SEQUENCE
@@ -160,16 +162,16 @@ class Batch:
         self.is_completed = False
         self.watchers: list[tuple[int, Watcher]] | None = None
         self.explicit_partitions: dict[int, int] | None = None
-        self._root: Batch | None = None  # not itself: a cycle would keep `data` for the collector
+        self._root: Batch | None = None  # not itself: a cycle keeps `data` alive
         self.incomplete_parts = 1  # counts in a root only
 
     @property
     def root(self) -> "Batch":
-        """The batch that this one is a part of, or itself."""
+        """The batch of which this one is a part, or itself."""
         return self._root or self
 
     def split(self, compression: int, *, with_crc: bool) -> list["Batch"]:
-        """Return two batches with the halves of this one's records. `with_crc` as in `encode`."""
+        """Split the batch in two halves. `with_crc` as in `encode`."""
         assert self.record_count > 1, "a single record cannot be split"
         header = read_header(self.data)
         records: list[RecordToSend] = [
@@ -182,7 +184,7 @@ class Batch:
             data = encode_batch(records[start:end], compression=compression, with_crc=with_crc)
             part = Batch(self.queue, data, end - start, self.deadline)
             part.position = self.position + start
-            part.attempts = self.attempts - 1  # the try that showed the size costs nothing
+            part.attempts = self.attempts - 1  # the try that was too large does not count
             part._root = self.root
             part.watchers = [
                 (index - start, watcher)
@@ -221,13 +223,13 @@ class PartitionQueue:
         self.node_id = NO_NODE
         self.next_position = 0
         self.acked_position = 0
-        # Idempotence (sequence_numbers.py).
+        # Idempotence (sequence_numbers.py):
         self.identity: ProducerIdAndEpoch | None = None
         self.next_sequence = 0  # of the next batch that is drained for the first time
         self.expected_sequence = 0  # the one after the last acknowledged
-        self.is_unresolved = False  # a batch that was sent failed, and may have been written
+        self.is_unresolved = False  # a batch that was sent has failed, and may have been written
         self.must_renumber = False  # as soon as nothing is in flight
-        self.last_error = ""  # why its batches do not get through; "" while they do
+        self.last_error = ""  # the last error of its batches; "" while they succeed
 
     def record_error(self, error: str) -> None:
         """Keep why a batch must be sent again; log it when it changes."""
@@ -236,7 +238,7 @@ class PartitionQueue:
             self.last_error = error
 
     def requeue(self, batch: Batch) -> None:
-        """Put a batch that must be sent (again) where its position wants it."""
+        """Insert a batch that must be sent (again) at its position."""
         queue = self.sealed
         index = 0
         while index < len(queue) and queue[index].position < batch.position:
@@ -245,9 +247,9 @@ class PartitionQueue:
 
 
 class CompletedBatch(NamedTuple):
-    """What became of a batch: `error` None means that the broker has it, at `base_offset`.
+    """A batch's outcome: with `error` None the broker has it, at `base_offset`.
 
-    The offset is -1 where the broker did not say (acks=0, or an answer that was a duplicate).
+    The offset is -1 if the broker did not say it (acks=0, or the answer to a duplicate).
     """
 
     batch: Batch

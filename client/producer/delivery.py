@@ -1,10 +1,11 @@
-"""What became of records: told per batch, because a future per record would cost more than sending.
+"""The outcomes of records, reported per batch: a future for each record would cost more than
+sending.
 
-A `Delivery` is one batch's fate. Who gives the producer an `on_delivery` callback sees every one.
-Who asks for a single record (`send_and_wait`, `send_for_delivery`) holds a `PendingDelivery`. A
-failure that neither of them saw is kept by `Failures` until `flush` or the producer's end raises
-it: a send cannot get lost silently. Kept are the first hundred such deliveries, and the count of
-records of all.
+A `Delivery` is one batch's outcome. An `on_delivery` callback of the producer gets every one. A
+call about a single record (`send_and_wait`, `send_for_delivery`) has a `PendingDelivery`.
+`Failures` keeps a failure that neither of them saw, until `flush` or the producer's end raises it:
+no record is lost silently. It keeps the first hundred such deliveries, and the count of all their
+records.
 """
 
 import logging
@@ -29,9 +30,9 @@ log = logging.getLogger("minibroker.client")
 class Delivery:
     """One batch that was delivered (`error` is None) or given up.
 
-    `partition` is negative where none was chosen yet, `base_offset` is -1 where it is not known:
-    after a failure, with acks=0, and after a retry whose first try the broker no longer remembers.
-    `topic_id` tells the topic from others that have, or had, its name; empty where it is not known.
+    `partition` is negative if none was chosen yet. `base_offset` is -1 if it is not known: after a
+    failure, with acks=0, and after a retry whose first try the broker no longer remembers.
+    `topic_id` tells the topic from earlier or later ones of its name; empty if it is not known.
     """
 
     topic: str
@@ -43,19 +44,19 @@ class Delivery:
     topic_id: bytes = b""
 
     def records(self) -> Iterator[Record]:
-        """The batch's records, with their final offsets where these are known, else -1."""
+        """The batch's records, with their offsets if these are known, else -1."""
         for index, record in enumerate(decode_records(self.data, read_header(self.data))):
             yield record._replace(offset=self.offset_of(index))
 
     def offset_of(self, index: int) -> int:
-        """The offset of a record of the batch."""
+        """Return the offset of a record of the batch."""
         return NO_OFFSET if self.base_offset == NO_OFFSET else self.base_offset + index
 
 
 class RecordDelivered(NamedTuple):
-    """Where one record is now; `offset` is -1 where the broker did not say.
+    """Where one record is stored; `offset` is -1 if the broker did not say it.
 
-    `timestamp` is its time as it was sent, in ms since 1970.
+    `timestamp` is the record's time as it was sent, in ms since 1970.
     """
 
     topic: str
@@ -65,10 +66,10 @@ class RecordDelivered(NamedTuple):
 
 
 class CloseReport(NamedTuple):
-    """A closed producer's sum, in records.
+    """The counts of a closed producer, in records.
 
-    `failed` were given up before the end, `undelivered` were neither acknowledged nor given up
-    when the producer closed: a broker may still have got them.
+    `failed` were given up before the end. `undelivered` were neither acknowledged nor given up when
+    the producer closed: a broker may still have got them.
     """
 
     delivered: int
@@ -77,26 +78,26 @@ class CloseReport(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every record that was taken was delivered."""
+        """Whether every accepted record was delivered."""
         return not self.failed and not self.undelivered
 
 
 class Failures:
-    """Failed deliveries, with how many of their records nobody has asked about."""
+    """Failed deliveries, with the count of their records that no caller has asked about."""
 
     def __init__(self) -> None:
         self._unseen: dict[Delivery, int] = {}
-        self._more = 0  # records of failures beyond those kept
+        self._more = 0  # the records of failures beyond those kept
 
     def add(self, delivery: Delivery) -> None:
-        """Keep a failure that no callback saw."""
+        """Add a failure that no callback saw."""
         if len(self._unseen) < DELIVERIES_KEPT_MAX:
             self._unseen[delivery] = delivery.record_count
         else:
             self._more += delivery.record_count
 
     def mark_seen(self, delivery: Delivery) -> None:
-        """Somebody was told about one record of it."""
+        """Record that a caller knows the outcome of one of its records."""
         unseen = self._unseen.get(delivery)
         if unseen == 1:
             del self._unseen[delivery]
@@ -104,7 +105,8 @@ class Failures:
             self._unseen[delivery] = unseen - 1
 
     def pop_unseen(self) -> tuple[list[Delivery], int]:
-        """What was not seen, which counts as seen now: the deliveries kept, and all records."""
+        """Return the unseen failures, which count as seen now: the kept deliveries, and the count
+        of records."""
         deliveries, records = list(self._unseen), sum(self._unseen.values()) + self._more
         self._unseen.clear()
         self._more = 0
@@ -112,26 +114,27 @@ class Failures:
 
 
 class PendingDelivery:
-    """One record's fate, for who asked. Waiting for it may be given up and begun again."""
+    """One record's outcome, for a caller. The wait for it may be cancelled and begun again."""
 
     __slots__ = ("_arrived", "_failures", "_index", "delivery", "timestamp")
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
-        self._arrived: trio.Event | None = None  # made by who has to wait
+        self._arrived: trio.Event | None = None  # made by a caller that has to wait
         self._index = 0
         self.timestamp = NO_TIMESTAMP
         self.delivery: Delivery | None = None  # the batch's, once it is completed
 
     def complete(self, delivery: Delivery, index: int) -> None:
-        """Called by the producer: the record is number `index` in the delivery's batch."""
+        """Set the outcome: the record is number `index` in the delivery's batch. The producer calls
+        it."""
         self.delivery = delivery
         self._index = index
         if self._arrived is not None:
             self._arrived.set()
 
     async def wait(self) -> RecordDelivered:
-        """Wait until the record is delivered; raises why it was not."""
+        """Wait until the record is delivered; raises its error."""
         while self.delivery is None:
             if self._arrived is None:
                 self._arrived = trio.Event()
@@ -145,21 +148,21 @@ class PendingDelivery:
 
 
 class DeliveryReporter:
-    """All that became of a producer's records, and who is to be told.
+    """Counts the outcomes of a producer's records, and reports them.
 
-    Tasks that wait for a batch to be completed wait in `progress`.
+    Tasks that wait for completed batches wait in `progress`.
     """
 
     def __init__(self, on_delivery: Callable[[Delivery], None] | None) -> None:
         self._on_delivery = on_delivery
-        self.record: Callable[[Delivery], None] | None = None  # of the ledger, if there is one
+        self.record: Callable[[Delivery], None] | None = None  # the ledger's, if there is one
         self.failures = Failures()
         self.progress = trio.lowlevel.ParkingLot()
         self.delivered = 0  # records
         self.failed = 0
 
     def report(self, completed: list[CompletedBatch]) -> None:
-        """Count batches and tell of them."""
+        """Count completed batches, and report them."""
         is_listening = self._on_delivery is not None or self.record is not None
         try:
             for batch, base_offset, error in completed:
@@ -169,7 +172,7 @@ class DeliveryReporter:
                     self.failed += batch.record_count
                 if is_listening or error is not None or batch.watchers:
                     self._report(batch, base_offset, error)
-        finally:  # also where a listener raises: who waits must not wait for ever
+        finally:  # also if a callback raises, because a caller must not wait for ever
             self.progress.unpark_all()
 
     def _report(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
@@ -187,7 +190,8 @@ class DeliveryReporter:
 
 
 def say_dropped(record_count: int) -> None:
-    """On the log, and on stderr if the log goes elsewhere: the program may be ending."""
+    """Say how many records were dropped: in the log, and on stderr if the log goes elsewhere,
+    because the program may be ending."""
     records = "1 record was" if record_count == 1 else f"{record_count} records were"
     text = f"{records} dropped: the producer ended before they were acknowledged"
     text += " (a broker may have got some)"

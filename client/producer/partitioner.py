@@ -1,14 +1,14 @@
-"""Which partition a record goes to.
+"""The choice of a record's partition.
 
-A record with a key goes where Kafka's own clients would put it: murmur2 of the key, so that a topic
-may be written by this client and by others and a key still lives in one partition. The hash is
-plain Python and takes about a microsecond for a short key; `Rotation` and the route's cache of keys
-(routes.py) keep it off the hot path.
+A record with a key goes where Kafka's clients put it: murmur2 of the key. So this client and others
+may write to one topic, and all records of a key are in one partition. The hash is plain Python and
+takes about a microsecond for a short key; the route's cache of keys (routes.py) keeps it off the
+hot path.
 
-Records without a key are sticky: they all go to one partition until its batch is done, then to the
-next. So they fill batches instead of spreading thinly. The next partition is the next in number
-that has a leader, from a random start: over time this is as even as a random choice, and several
-partitions have a full batch ready at the same time, which one request then carries.
+Records without a key are sticky: they all go to one partition until its batch is sealed, then to
+the next. So they fill batches, instead of being spread over many. The next partition is the next in
+number that has a leader, from a random start: over time this is as even as a random choice, and
+several partitions have a full batch ready at the same time, which one request then carries.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash with the seed that Kafka's clients use, unsigned."""
+    """Return the unsigned 32-bit murmur2 hash, with the seed of Kafka's clients."""
     length = len(data)
     hashed = _SEED ^ length
     whole = length & ~3
@@ -34,12 +34,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of a keyed record, as Kafka's default partitioner chooses it."""
+    """Return the partition of a record with a key, as Kafka's default partitioner chooses it."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 def next_partition(current: int, partition_count: int, has_leader: Callable[[int], bool]) -> int:
-    """The next one after `current` that has a leader; simply the next where none has."""
+    """Return the next partition after `current` that has a leader; the next one if none has."""
     for step in range(1, partition_count + 1):
         candidate = (current + step) % partition_count
         if has_leader(candidate):

@@ -1,4 +1,4 @@
-"""A record as an application hands it over: what it may be, and how large it is."""
+"""A record as an application passes it: its types, checks and size."""
 
 from typing import Final, TypeAlias, TypedDict
 
@@ -10,10 +10,10 @@ RawRecord: TypeAlias = tuple[int | None, bytes | None, bytes | None, Headers]
 
 
 class RecordOptions(TypedDict, total=False):
-    """What a call may say of a record beside topic, value and key.
+    """The options of a record beside topic, value and key.
 
-    Without `partition` (None), the key decides, or the batch that is open. `timestamp_ms` counts
-    from 1970; without it (None), the record gets the time at which its batch was begun.
+    Without `partition` (None), the key decides, or the open batch. `timestamp_ms` counts from 1970;
+    without it (None), the record gets the time at which its batch was opened.
     """
 
     headers: Headers
@@ -21,7 +21,7 @@ class RecordOptions(TypedDict, total=False):
     timestamp_ms: int | None
 
 
-# What a record costs beside key, value and headers: lengths, deltas and counts, as they mostly are.
+# The size of a record beside key, value and headers: lengths, deltas and counts, usually.
 RECORD_OVERHEAD_BYTES: Final = 12
 HEADER_OVERHEAD_BYTES: Final = 6
 # Beyond what `record_bytes` counts, for a record of any size in a batch of its own.
@@ -38,10 +38,9 @@ def record_bytes(record: RawRecord) -> int:
 
 
 def check_record(topic: str, record: RawRecord) -> RawRecord:
-    """The record with bytes where something like bytes was given; `TypeError` for the rest.
-
-    `ValueError` for what has no place in a batch: it must not get far enough to harm others.
-    """
+    """Return the record with bytes in place of bytes-like values. Raises `TypeError` for other
+    types, and `ValueError` for a record that no batch can hold: it would harm the others of its
+    batch."""
     timestamp_ms, key, value, headers = record
     if not isinstance(topic, str) or not topic:
         raise TypeError(f"a topic is a str that is not empty, not {topic!r}")
@@ -68,7 +67,7 @@ def check_options(options: RecordOptions) -> None:
 
 
 def check_bytes(content: object, what: str) -> bytes | None:
-    """`content` as bytes, or None; `TypeError` for what is not like bytes."""
+    """Return `content` as bytes, or None. Raises `TypeError` for other types."""
     if content is None or type(content) is bytes:
         return content
     if isinstance(content, bytes | bytearray | memoryview):

@@ -1,18 +1,17 @@
-"""From a topic and a key to a partition's queue, even before the topic's metadata are known.
+"""Routes from a topic and a key to a partition's queue, even before the topic's metadata are known.
 
-A `Route` is what the producer looks up for every record, so it is two attribute reads away from
-the queue: `sticky` for records without a key, `by_key` for those with one. `by_key` remembers where
-keys went, because murmur2 in Python costs more than all the rest; it is emptied when it has grown
-large.
+The producer looks up a `Route` for every record, so it needs two attribute reads: `sticky` for
+records without a key, `by_key` for those with one. `by_key` caches the queues of keys, because
+murmur2 in Python takes more time than all the rest; it is emptied when it has grown large.
 
 A program may send before the topic's metadata are known. Such a route is unassigned: its records
-gather, in the order in which they come, in a queue that is no partition's (number -1), which no
-drain ever serves. When the metadata arrive, whole batches of records without keys move to a
-partition each, and all others are placed one by one, in that order: so each partition gets its
-records as they were sent. If the topic turns out not to exist they fail with that reason.
+are collected, in order, in a queue without a partition (number -1), which is never drained. When
+the metadata arrive, whole batches of records without keys move to a partition each, and all other
+records are placed one by one, in that order: so each partition gets its records as they were sent.
+If the topic turns out not to exist, they fail with that error.
 
-A topic may be given more partitions, which metadata tell some time. From then on records go to all
-of them: a key may have another partition than before.
+A topic may get more partitions, which the client learns from metadata. From then on records go to
+all of them: a key may have another partition than before.
 """
 
 from collections.abc import Callable
@@ -35,18 +34,18 @@ from minibroker.protocol.types import TopicPartition
 
 UNASSIGNED: Final = -1
 
-# Keys whose partition a route remembers; about 20 MB a topic at most for short keys.
+# How many keys a route caches; about 20 MB a topic at most for short keys.
 KEYS_REMEMBERED_MAX: Final = 100_000
 
 
 class Route:
-    """Where a topic's records go."""
+    """The queues for a topic's records."""
 
     __slots__ = ("by_key", "queues", "sticky", "topic")
 
     def __init__(self, topic: str, sticky: PartitionQueue) -> None:
         self.topic = topic
-        self.sticky = sticky  # takes the records without a key
+        self.sticky = sticky  # the queue for records without a key
         self.by_key: dict[bytes, PartitionQueue] = {}
         self.queues: dict[int, PartitionQueue] = {}  # by partition; empty until the topic is known
 
@@ -65,7 +64,7 @@ class Routes:
         self.accumulator = accumulator
         self._has_leader = has_leader
         self.by_topic: dict[str, Route] = {}
-        self.topics_to_ask: list[str] = []  # topics that somebody must ask the cluster for
+        self.topics_to_ask: list[str] = []  # topics whose metadata are to be requested
         self.unassigned: set[str] = set()
 
     def append(
@@ -78,9 +77,9 @@ class Routes:
         watcher: Watcher | None = None,
         may_overdraw: bool = False,
     ) -> None:
-        """Put a record into the queue's open batch, or open one. Raises `BufferFull`.
+        """Append a record to the queue's open batch, or open one. Raises `BufferFull`.
 
-        `now_ms` is for records that come without a time, this one or those behind it.
+        `now_ms` is the time of records without one, this or later ones.
         """
         size = record_bytes(record)
         batch = queue.open_batch
@@ -95,7 +94,8 @@ class Routes:
         batch.append(record)
 
     def queue_for(self, topic: str, partition: int | None, record: RawRecord) -> PartitionQueue:
-        """The queue of such a record. Raises `ValueError` for a partition that does not exist."""
+        """Return the queue for such a record. Raises `ValueError` for a partition that does not
+        exist."""
         key = record[1]
         route = self.by_topic.get(topic)
         if route is None:
@@ -133,7 +133,7 @@ class Routes:
         return route
 
     def _rotate(self, route: Route) -> None:
-        """The sticky queue's batch is done: go on to the next partition."""
+        """Go on to the next partition, because the sticky queue's batch is sealed."""
         if route.sticky.open_batch is not NO_BATCH:
             self.accumulator.seal(route.sticky)
         partition = next_partition(
@@ -144,9 +144,10 @@ class Routes:
         route.sticky = route.queues[partition]
 
     def on_partitions_known(self, topic: str, partition_count: int, start: int, now: float) -> None:
-        """The topic's partitions are known: place what waited. `start` is the first in turn.
+        """Place the waiting records, because the topic's partitions are known. `start` is the first
+        in turn.
 
-        May hold more than buffer.memory for a moment, as every queue opens a batch.
+        This may use more than buffer.memory for a moment, because every queue opens a batch.
         """
         route = self.by_topic[topic]
         assert route.is_unassigned, "a topic is learnt once"
@@ -171,7 +172,7 @@ class Routes:
                 self.accumulator.fail_queue(queue, _no_partition(route, queue.topic_partition))
 
     def on_metadata(self, count_of: Callable[[str], int]) -> None:
-        """Something was learnt: topics may have more partitions than the routes go to."""
+        """Handle new metadata: topics may have more partitions than their routes."""
         for topic, route in self.by_topic.items():
             known = len(route.queues)
             added = range(known, count_of(topic)) if known else range(0)
@@ -185,7 +186,7 @@ class Routes:
         named = batch.explicit_partitions or {}
         for index, record in enumerate(decode_records(batch.data, read_header(batch.data))):
             raw: RawRecord = (record.timestamp, record.key, record.value, record.headers)
-            if index in named:  # perhaps a partition that there is not, which fails later
+            if index in named:  # perhaps a partition that does not exist, which fails later
                 queue = self.accumulator.queue(TopicPartition(topic, named[index]))
             else:
                 queue = self.queue_for(topic, None, raw)
@@ -193,22 +194,23 @@ class Routes:
             self.append(queue, raw, now, watcher=watcher, may_overdraw=True)
 
     def on_unknown_topic(self, topic: str, error: Exception) -> None:
-        """There is no such topic: what waited for it fails, and the next record asks again."""
+        """Handle that the topic does not exist: its waiting records fail, and the next one asks
+        again."""
         del self.by_topic[topic]
         self.unassigned.discard(topic)
         for queue in self.accumulator.queues_of(topic):
             self.accumulator.fail_queue(queue, error)
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: drop what is kept of it, unless records wait for it. If it comes
-        back it is learnt like a new one."""
+        """Drop the route of a deleted topic, unless records wait for it. If the topic comes back,
+        it is looked up like a new one."""
         is_known = topic in self.by_topic and topic not in self.unassigned
         if is_known and self.accumulator.drop_queues(topic):
             del self.by_topic[topic]
 
 
 def _may_go_anywhere(batch: Batch) -> bool:
-    """Whether all its records are without a key and without a partition that was named."""
+    """Whether all its records have no key and name no partition."""
     if batch.explicit_partitions is not None:
         return False
     columns = decode_columns(batch.data, read_header(batch.data))

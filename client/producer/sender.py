@@ -10,8 +10,8 @@ Apart from appends, only this module changes the accumulator. Its tasks run in o
 the accumulator only between two awaits, so they do not interfere. `_send_to` is synchronous, and is
 called where a request becomes possible: `run` calls it for new batches, `_handle_answers` when an
 answer has freed a place in flight. The connection's reader calls `_handle_answers` after it has
-completed all answers that have arrived. So one wake-up of the reader takes many batches from their
-answers to the next requests on the wire.
+completed all answers that have arrived. So one wake-up of the reader handles the answers of many
+batches and sends the next requests.
 
 A node whose connection breaks fails all its requests in flight at once and in order (NET-06), then
 connects again; the cluster knows the back-off. A node that is down delays only its own queues
@@ -51,16 +51,16 @@ from minibroker.protocol.messages.producer_id import (
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """A producer's options, as far as they concern sending."""
+    """The part of a producer's options that the sender uses."""
 
     acks: int
-    in_flight_max: int  # requests under way to one node
+    in_flight_max: int  # requests in flight to one node
     request_timeout_ms: int  # how long a broker may wait for its replicas
     retry_backoff_s: float
 
 
 class _Sent(NamedTuple):
-    """A request under way, and the batches in it."""
+    """A request in flight, and its batches."""
 
     batches: list[Batch]
     request: ProduceRequest
@@ -68,7 +68,7 @@ class _Sent(NamedTuple):
 
 
 class _Node:
-    """One broker, and the requests under way to it, oldest first."""
+    """One broker, and the requests in flight to it, oldest first."""
 
     __slots__ = ("channel", "has_work", "is_down", "node_id", "requests")
 
@@ -103,11 +103,12 @@ class Sender:
         self._is_obtaining_id = False
 
     def wake(self) -> None:
-        """There is something new in the accumulator, or its next deadline has changed."""
+        """Wake the sender, because the accumulator has something new or its next deadline has
+        changed."""
         self._woken.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled."""
+        """Send batches until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_cluster)
             task_status.started()
@@ -197,7 +198,7 @@ class Sender:
             self._cluster.request_refresh()
 
     def _send_to(self, node: _Node) -> None:
-        """Start requests to a node while there are batches for it and places in flight."""
+        """Send requests to a node while there are batches for it and places in flight."""
         if node.channel is None:
             return
         drained: list[list[Batch]] = []
@@ -257,7 +258,7 @@ class Sender:
             self.wake()
 
     def _handle_answers(self, node: _Node) -> None:
-        """Settle what was answered, and start new requests for it."""
+        """Handle the answers, and start new requests to the node."""
         requests = node.requests
         while requests and requests[0].reply.is_completed:
             batches, request, reply = requests.popleft()
@@ -289,7 +290,7 @@ class Sender:
             self._accumulator.handle_answer(batch, answer, now)
 
     def _update_leader(self, batch: Batch, answer: PartitionProduced, topic_id: bytes) -> None:
-        """An error may say who leads now; if that is nothing new, ask."""
+        """Use the leader that an error names; if that is not new, request metadata."""
         hint = Leader(answer.leader_id, answer.leader_epoch)
         is_news = self._cluster.update_leader(batch.queue.topic_partition, hint, topic_id)
         if answer.error in REFRESH_METADATA and not is_news:
@@ -297,7 +298,7 @@ class Sender:
         self.wake()  # there is a retry to wait for
 
     def _fail_batches(self, batches: list[Batch], error: Exception) -> None:
-        """No answer will come for these."""
+        """Fail batches for which no answer will come."""
         is_late = isinstance(error, RequestTimedOut)
         code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
         now = trio.current_time()

@@ -1,25 +1,25 @@
-"""Idempotence: which batch may be sent with which sequence, and what an error means.
+"""Idempotence: the sequence of each batch, when it may be sent, and what errors mean.
 
 A broker accepts a batch of a producer only if its sequence follows the last one it has from it in
 that partition, and answers one it has already with the first answer. So a batch that is sent again
 must be the same: same id, epoch, sequence. All rules here serve that:
 
 * A batch is numbered when it is first drained. Batches that are sent again go one at a time, lowest
-  first; a new batch does not start while one with an older identity is under way.
-* If a broker cannot connect the lowest batch under way to what it has (it lost state, or a batch
+  first; a new batch does not start while one with an older identity is in flight.
+* If a broker cannot connect the lowest batch in flight to what it has (it lost state, or a batch
   before it failed for good), the numbers are of no more use: the epoch is raised, locally, and
   *this* queue starts again from 0. The others keep their numbers until all they have sent is
-  answered; only then do they go on in the new epoch. Renumbering what may have been written
-  doubles records, which is also why the same refusal of a batch that is not the lowest one under
-  way says nothing: those before it may still be accepted.
-* The first batch of a queue in an epoch goes alone, until it is acknowledged. A broker that does
-  not know the producer accepts any first sequence: after a failover the second batch could come to
+  answered; only then do they go on in the new epoch. Renumbering batches that may have been written
+  would duplicate records. So the same refusal of a batch that is not the lowest one in flight is
+  ignored: those before it may still be accepted.
+* The first batch of a queue in an epoch is sent alone, until it is acknowledged. A broker that does
+  not know the producer accepts any first sequence: after a failover the second batch could reach
   the new leader before the first one, and take its place.
 * A queue is renumbered only when nothing of it is in flight, so no answer to old numbers can be
   taken for one to new numbers. Until then it sends nothing.
-* A batch that was sent and then given up leaves a hole, or was written by a try whose answer was
-  lost: the queue is *unresolved* and takes no new batch until all in flight is completed. If then
-  the last acknowledged sequence is the last given, all is well; else it is renumbered.
+* A batch that was sent and then given up leaves a gap, or was written by a try whose answer was
+  lost: the queue is *unresolved* and sends no new batch until all in flight is completed. If then
+  the last acknowledged sequence is the last given, there is no gap; else it is renumbered.
 
 Each rule costs a queue one pause of a round trip, and only after an error.
 """
@@ -48,7 +48,7 @@ class SequenceNumbers:
         self.identity: ProducerIdAndEpoch | None = None  # None: a new producer id is needed
 
     def may_send(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Whether the head of the queue's queue may go out now."""
+        """Whether the first batch of a queue may be sent now."""
         if queue.must_renumber:
             return False
         if batch.identity is not None:
@@ -60,7 +60,7 @@ class SequenceNumbers:
         return True
 
     def assign(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Give a batch that is drained for the first time its number."""
+        """Number a batch that is drained for the first time."""
         assert batch.identity is None, "a batch that was numbered keeps its number"
         assert self.identity is not None, "may_send was asked"
         if queue.identity != self.identity:
@@ -71,7 +71,7 @@ class SequenceNumbers:
         queue.next_sequence = increment_sequence(queue.next_sequence, batch.record_count)
 
     def assign_parts(self, whole: Batch, parts: list[Batch]) -> None:
-        """The parts of a split batch share its numbers, so that those behind it keep theirs."""
+        """Give the parts of a split batch its numbers, so that later batches keep theirs."""
         if whole.identity is None:
             return
         sequence = whole.sequence
@@ -80,18 +80,18 @@ class SequenceNumbers:
             sequence = increment_sequence(sequence, part.record_count)
 
     def on_acknowledged(self, queue: PartitionQueue, batch: Batch) -> None:
-        """The broker has this batch; what is known as acknowledged never goes back."""
+        """Record that the broker has this batch; what is known as acknowledged never goes back."""
         if batch.identity is not None and batch.position >= queue.acked_position:
             assert batch.identity == queue.identity, "a queue changes with nothing in flight"
             queue.acked_position = batch.position + batch.record_count
             queue.expected_sequence = increment_sequence(batch.sequence, batch.record_count)
 
     def is_known_to_be_written(self, queue: PartitionQueue, batch: Batch, code: int) -> bool:
-        """Whether a refusal only means that the broker had the batch all along.
+        """Whether a refusal only means that the broker had the batch already.
 
-        One after it was acknowledged under the same numbers, so it was written before that one;
-        the broker just no longer remembers its offset. That would be wrong where the broker had
-        forgotten the producer and taken the later one for its first. So the first batch goes alone.
+        One after it was acknowledged under the same numbers, so it was written before that one; the
+        broker just no longer remembers its offset. That would be wrong if the broker had forgotten
+        the producer and taken the later one for its first. So the first batch is sent alone.
         """
         return code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (
             code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -104,9 +104,9 @@ class SequenceNumbers:
     ) -> bool:
         """Whether the broker refused the batch for its numbers: then it is to be sent again.
 
-        With the same numbers, if one before it is still under way: that one is sent first and
-        may fill the gap. The lowest one can never be accepted, nor any behind it: new numbers. A
-        broker that does not know its log start yet is not believed (CPR-09).
+        With the same numbers, if one before it is still in flight: that one is sent first and may
+        fill the gap. The lowest one can never be accepted, nor any after it: they get new numbers.
+        The refusal of a broker that does not know its log start yet is ignored (CPR-09).
         """
         if batch.identity is None:
             return False
@@ -124,12 +124,13 @@ class SequenceNumbers:
         return True
 
     def on_given_up(self, queue: PartitionQueue, batch: Batch) -> None:
-        """A batch failed for good: its numbers are a hole, unless an earlier try was written."""
+        """Handle that a batch failed for good: its numbers are a gap, unless an earlier try was
+        written."""
         if batch.identity is not None:
             queue.is_unresolved = True
 
     def resolve(self, queue: PartitionQueue) -> None:
-        """To be called when nothing of the queue is in flight: do what had to wait for that."""
+        """Do what had to wait until nothing of the queue is in flight."""
         assert not queue.in_flight
         if queue.must_renumber:
             self._renumber(queue)
@@ -146,7 +147,7 @@ class SequenceNumbers:
 
     def _renumber(self, queue: PartitionQueue) -> None:
         queue.must_renumber = queue.is_unresolved = False
-        # A queue that is behind an earlier bump has its new epoch already.
+        # A queue that is behind an earlier new epoch has it already.
         if queue.identity == self.identity:
             self._bump_epoch()
         for batch in queue.sealed:

@@ -1,4 +1,4 @@
-"""The functions that make bytes of an application's keys and values."""
+"""The functions that turn an application's keys and values into bytes."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic
@@ -9,7 +9,7 @@ from minibroker.protocol.records.columns import Headers
 
 
 class Serializers(Generic[K, V]):
-    """What makes bytes of keys and of values; None where they are bytes. None stays None."""
+    """The functions for keys and for values; None if they are bytes. None as a value stays None."""
 
     def __init__(
         self, key: Callable[[K], bytes] | None, value: Callable[[V], bytes] | None
@@ -18,13 +18,13 @@ class Serializers(Generic[K, V]):
         self._value = check_function(value, "value_serializer")
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a function."""
         return self._key is not None or self._value is not None
 
     def serialize(
         self, timestamp_ms: int | None, key: Any, value: Any, headers: Headers
     ) -> RawRecord:
-        """A record as it is stored, or what is none: see `check_record`.
+        """Return a record as it is stored, or as `check_record` refuses it.
 
         Raises what a serializer raises, and `TypeError` for what it returns.
         """
@@ -33,7 +33,7 @@ class Serializers(Generic[K, V]):
         return timestamp_ms, key, self.serialize_value(value), headers
 
     def serialize_value(self, value: Any) -> Any:
-        """The same for a value alone."""
+        """Do the same for a value alone."""
         if self._value is None or value is None:
             return value
         return _checked(self._value(value), "what value_serializer returns")
@@ -46,7 +46,7 @@ def check_no_tombstone(values: Iterable[object]) -> None:
 
 
 def _checked(content: object, what: str) -> bytes:
-    """As `check_bytes`, but None is refused, too: it would be a tombstone, or no key."""
+    """Check as `check_bytes`, but refuse None, too: it would be a tombstone, or no key."""
     found = check_bytes(content, what)
     if found is None:
         raise TypeError(f"{what} is bytes, not None")
