@@ -1,7 +1,7 @@
 """A consumer group's member as a state machine: which requests it may send, and what answers mean.
 
     OUT ------> JOINING ---> SYNCING ---> ASSIGNED ---> STABLE
-     ^             ^ \_________/ ^            |            |
+     ^             ^ \\_________/ ^            |            |
      |             |____________|____________|____________| a rebalance: join again
      |_____________________________________________________| left, or lost
 
