@@ -21,7 +21,7 @@ the bytes that were removed are stale.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Self
+from typing import Self, TypeAlias
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import (
@@ -54,16 +54,25 @@ from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.types import Slice, TopicPartition
 
+BeforeTruncation: TypeAlias = Callable[[TopicPartition, int], None]
+
 
 class Log:
     """See the head of this file. Made by `Log.open`.
 
     `log_start` is the first readable offset, `log_end` the next one to be written.
     `checkpointed_high_watermark` comes from the disk, fitted to the log. `limits` may be replaced
-    at any time.
+    at any time. `before_truncation` is called with an offset before segments are removed: the
+    checkpoints must then be true of the log up to that offset.
     """
 
-    def __init__(self, location: LogLocation, limits: LogLimits, loaded: Loaded) -> None:
+    def __init__(
+        self,
+        location: LogLocation,
+        limits: LogLimits,
+        loaded: Loaded,
+        before_truncation: BeforeTruncation,
+    ) -> None:
         self._limits = limits
         self.epochs: EpochHistory = loaded.epochs
         self.producers: ProducerStates = loaded.producers
@@ -71,8 +80,7 @@ class Log:
         self.log_end = loaded.log_end
         self.checkpointed_high_watermark = loaded.high_watermark
         self.damage: Damage | None = loaded.damage
-        # Called before segments go: the checkpoints must then be true of the log up to an offset.
-        self.before_truncation: Callable[[TopicPartition, int], None] = lambda *_: None
+        self._lower_checkpoints = before_truncation
         self._location = location
         self._segments = loaded.segments
         self._snapshots = loaded.snapshots
@@ -90,11 +98,13 @@ class Log:
         location: LogLocation,
         limits: LogLimits,
         last_known: LastKnownState = NEW_LOG,
+        before_truncation: BeforeTruncation = lambda *_: None,
         *,
         now_ms: int,
     ) -> Self:
         """Open or create the log in `location`. Reads segments only after an unclean stop."""
-        return cls(location, limits, load(location, limits, last_known, now_ms))
+        loaded = load(location, limits, last_known, now_ms)
+        return cls(location, limits, loaded, before_truncation)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -336,7 +346,7 @@ class Log:
     def _move_start(self, log_start: int, end_offset: int) -> None:
         before, self.log_start = self.log_start, log_start
         try:
-            self.before_truncation(self.topic_partition, end_offset)
+            self._lower_checkpoints(self.topic_partition, end_offset)
         except Refused:
             self.log_start = before
             raise

@@ -199,13 +199,13 @@ class LogManager:
     def _open(self, name: TopicPartition, last_known: LastKnownState, now_ms: int) -> None:
         directory = self._root / str(name)
         location = LogLocation(self._files, directory, name, read_topic_id(self._files, directory))
-        self._adopt(Log.open(location, self._limits, last_known, now_ms=now_ms))
+        before = self._before_truncation
+        self._adopt(Log.open(location, self._limits, last_known, before, now_ms=now_ms))
 
     def _is_dir(self, name: str) -> bool:
         return self._files.is_dir(self._root / name)
 
     def _adopt(self, log: Log) -> None:
-        log.before_truncation = self._before_truncation
         self._logs[log.topic_partition] = log
         self._high_watermarks[log.topic_partition] = log.checkpointed_high_watermark
 
@@ -259,7 +259,8 @@ class LogManager:
                 )
             self._files.make_dir(directory)
             write_topic_id(self._files, directory, topic_id)
-            log = Log.open(location, limits, now_ms=now_ms)
+            before = self._before_truncation
+            log = Log.open(location, limits, before_truncation=before, now_ms=now_ms)
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 self._files.remove_tree(directory)

@@ -124,7 +124,6 @@ class RpcChannel:
         self, stream: Stream, endpoint: Endpoint, options: ChannelOptions, receiver: "_Receiver"
     ) -> None:
         self.endpoint = endpoint
-        self.on_answers: Callable[[], None] = _do_nothing  # called when replies were completed
         self.closed = trio.Event()
         self._stream = stream
         self._options = options
@@ -136,6 +135,7 @@ class RpcChannel:
         self._writer_idle = trio.lowlevel.ParkingLot()
         self._in_flight: deque[tuple[int, PendingReply[Any]]] = deque()
         self._unanswered: list[PendingReply[Any]] = []  # completed once they are sent
+        self._on_answers: Callable[[], None] = _do_nothing
         self._timeout = trio.CancelScope()
         self._lost: tuple[type[ConnectionLost], str] | None = None
 
@@ -161,9 +161,13 @@ class RpcChannel:
         return self._start(api_key, (message,))[0]
 
     def start_produce(
-        self, requests: Iterable[ProduceRequest]
+        self, requests: Iterable[ProduceRequest], on_answers: Callable[[], None]
     ) -> list[PendingReply[ProduceResponse | None]]:
-        """Send several PRODUCE requests together, as `start` does. No answer with acks=0."""
+        """Send several PRODUCE requests together, as `start` does. No answer with acks=0.
+
+        From now on the connection calls `on_answers` when replies were completed.
+        """
+        self._on_answers = on_answers
         return self._start(ApiKey.PRODUCE, requests)
 
     def _start(self, api_key: ApiKey, messages: Iterable[object]) -> list[PendingReply[Any]]:
@@ -263,7 +267,7 @@ class RpcChannel:
                 for frame in await self._receiver.receive():
                     self._complete_oldest(frame)
                 self._set_deadline()
-                self.on_answers()
+                self._on_answers()
         except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost) as error:
             self._fail(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
         except ProtocolError as error:
@@ -286,7 +290,7 @@ class RpcChannel:
             reply.complete(None, None)
         del self._unanswered[:count]
         self._set_deadline()
-        self.on_answers()
+        self._on_answers()
 
     @property
     def _oldest_deadline(self) -> float:
@@ -312,7 +316,7 @@ class RpcChannel:
 
 
 def _do_nothing() -> None:
-    """The default of `on_answers`."""
+    """The `on_answers` of a connection without PRODUCE requests."""
 
 
 class _Receiver:

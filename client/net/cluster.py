@@ -68,7 +68,9 @@ class Cluster:
     `on_topic_deleted` is called with a topic that seems deleted and was not looked up for long.
     """
 
-    def __init__(self, options: ClientOptions, seams: Seams) -> None:
+    def __init__(
+        self, options: ClientOptions, seams: Seams, on_topic_deleted: Callable[[str], None]
+    ) -> None:
         self.options = options
         self.seams = seams
         self.may_create_topics = options.may_create_topics  # by asking for them
@@ -78,7 +80,7 @@ class Cluster:
         # up; and those that were looked up since the last refresh.
         self._wanted: dict[str, float] = {}
         self._used: dict[str, None] = {}
-        self.on_topic_deleted: Callable[[str], None] = lambda topic: None
+        self._on_topic_deleted = on_topic_deleted
         self._error: Exception | None = None  # why the last try to ask failed
         self._refresh_wanted = trio.Event()
         self._refreshes_begun = 0
@@ -381,7 +383,7 @@ class Cluster:
         for topic in [name for name, at in self._wanted.items() if now - at > TOPIC_IDLE_S_MAX]:
             del self._wanted[topic]
             if self._known.forget(topic):
-                self.on_topic_deleted(topic)
+                self._on_topic_deleted(topic)
 
     def _pause_s(self, fruitless_s: float) -> float:
         """Return how long to wait after an answer without news, as those before it."""
@@ -419,9 +421,13 @@ def check_trio() -> None:
 
 
 @asynccontextmanager
-async def open_cluster(options: ClientOptions, seams: Seams) -> AsyncIterator[Cluster]:
+async def open_cluster(
+    options: ClientOptions,
+    seams: Seams,
+    on_topic_deleted: Callable[[str], None] = lambda topic: None,
+) -> AsyncIterator[Cluster]:
     """Open a cluster for the length of a block, whose exception is raised as it is."""
-    cluster = Cluster(options, seams)
+    cluster = Cluster(options, seams, on_topic_deleted)
     async with in_background(cluster.run):
         yield cluster
 

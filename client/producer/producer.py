@@ -412,8 +412,8 @@ class Producer(Generic[K, V]):
             if self._ledger is not None:
                 ledger = Ledger(self._ledger, self.options, self._seams.wall_ms)
                 self._reporter.record = stack.enter_context(ledger).record
-            cluster = await stack.enter_async_context(open_cluster(self.options, self._seams))
-            self._cluster = cluster
+            opening = open_cluster(self.options, self._seams, self._routes.forget)
+            self._cluster = cluster = await stack.enter_async_context(opening)
             options = _sender_options_of(self.options)
             rng = self._seams.rng
             self._sender = Sender(options, self._routes, cluster, rng, self._reporter.report)

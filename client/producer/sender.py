@@ -97,7 +97,6 @@ class Sender:
         self._cluster = cluster
         self._rng = rng
         self._report_completed = report_completed
-        cluster.on_topic_deleted = routes.forget
         self._nodes: dict[int, _Node] = {}
         self._woken = trio.Event()
         self._is_obtaining_id = False
@@ -212,7 +211,8 @@ class Sender:
             return
         requests = [self._request(batches) for batches in drained]
         try:
-            replies = node.channel.start_produce(requests)
+            on_answers = partial(self._handle_answers, node)
+            replies = node.channel.start_produce(requests, on_answers)
         except (OSError, BrokerError) as error:
             for batches in drained:
                 self._fail_batches(batches, error)
@@ -243,7 +243,6 @@ class Sender:
                 continue
             node.is_down = False
             node.channel = channel
-            channel.on_answers = partial(self._handle_answers, node)
             self._send_to(node)
             await channel.closed.wait()
             node.channel = None

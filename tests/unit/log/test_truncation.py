@@ -59,7 +59,7 @@ def test_a_cut_inside_a_batch_lowers_the_recovery_point_to_its_start(offset):
     bench.flush()
     bench.log.truncate_to(offset, NOW)
     end = bench.log.log_end
-    assert (bench.log.recovery_point, bench.cuts) == (end, [end])
+    assert (bench.log.recovery_point, bench.truncations) == (end, [end])
 
 
 def test_a_flush_after_a_roll_syncs_the_indexes_of_the_segment_before():
@@ -91,7 +91,7 @@ def test_a_restart_lowers_what_is_checkpointed_to_the_log_start():
     bench = filled()
     bench.flush()
     bench.log.restart_at(50, NOW)
-    assert bench.cuts == [0]
+    assert bench.truncations == [0]
 
 
 def test_a_cut_at_the_end_removes_only_the_epoch_of_a_failed_leadership():
@@ -131,7 +131,7 @@ def test_the_recovery_point_is_lowered_before_the_cut():
     bench = filled()
     bench.flush()
     seen = []
-    bench.log.before_truncation = lambda _, offset: seen.append(
+    bench.before_truncation = lambda offset: seen.append(
         (offset, bench.log.log_end, bench.log.recovery_point)
     )
     bench.log.truncate_to(4, NOW)

@@ -1,6 +1,7 @@
 """What the tests of the log share: a log on a simulated disk, and short ways to feed and ask it."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -66,13 +67,17 @@ class Bench:
         self.files = SimulatedFiles(random.Random(1))
         self.limits = replace(UNLIMITED, **limits)
         self.location = LogLocation(self.files, DIRECTORY, name)
-        self.cuts: list[int] = []
+        self.truncations: list[int] = []
+        self.before_truncation: Callable[[int], None] = self.truncations.append
         self.open(NEW_LOG)
 
     def open(self, opening: LastKnownState, now_ms: int = NOW) -> Log:
         """Open the log, new or again."""
-        self.log = Log.open(self.location, self.limits, opening, now_ms=now_ms)
-        self.log.before_truncation = lambda _, offset: self.cuts.append(offset)
+
+        def before_truncation(_: TopicPartition, offset: int) -> None:
+            self.before_truncation(offset)
+
+        self.log = Log.open(self.location, self.limits, opening, before_truncation, now_ms=now_ms)
         return self.log
 
     def reopen_clean(self) -> Log:

@@ -237,8 +237,7 @@ async def test_a_topic_that_nobody_uses_is_not_asked_for(
         return replace(metadata(brokers="a"), topics=tuple(told))
 
     broker.answers[ApiKey.METADATA] = answer
-    async with open_cluster(options(metadata_max_age_ms=60_000), seams) as cluster:
-        cluster.on_topic_deleted = gone.append
+    async with open_cluster(options(metadata_max_age_ms=60_000), seams, gone.append) as cluster:
         for name in ("idle", "used", "deleted"):
             cluster.request_topic(name)
         for _ in range(12):

@@ -53,8 +53,7 @@ async def test_a_connection_that_ends_in_a_send_tells_nobody_of_answers(autojump
     def look() -> None:
         told.append(reply.message())
 
-    channel.on_answers = look
-    [reply] = channel.start_produce([ProduceRequest(acks=0)])
+    [reply] = channel.start_produce([ProduceRequest(acks=0)], look)
     await channel.run()
     assert told == []
     assert not channel.is_open
