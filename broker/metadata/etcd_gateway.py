@@ -27,15 +27,15 @@ import trio
 from minibroker.broker.metadata.store import StoreError, StoreUnavailable
 
 CONNECT_S_MAX: Final = 0.5
-ANSWER_S_MAX: Final = 1.0  # between two pieces of an answer, and before the first; and
-BYTES_A_SECOND: Final = 200_000  # of a large request: the gateway reads JSON slowly
+ANSWER_S_MAX: Final = 1.0  # the longest wait for the first or next piece of an answer
+BYTES_A_SECOND: Final = 200_000  # adds to that for large requests: the gateway reads JSON slowly
 HEADERS: Final = {"Grpc-Metadata-Hasleader": "true"}
 
-# gRPC's codes. With these nothing was done, and another try may succeed,
+# gRPC's codes. With these etcd has done nothing, and another try may succeed.
 RESOURCE_EXHAUSTED: Final = 8  # no space, too many requests
-FAILED_PRECONDITION: Final = 9  # a learner, or a member that is not up to it
+FAILED_PRECONDITION: Final = 9  # a learner, or a member that cannot serve it now
 PASSING: Final = {RESOURCE_EXHAUSTED, FAILED_PRECONDITION}
-# and with these nothing was done, and another try would fail, too.
+# With these etcd has done nothing, and another try would fail, too.
 INVALID_ARGUMENT: Final = 3
 NOT_FOUND: Final = 5
 PERMISSION_DENIED: Final = 7
@@ -49,7 +49,7 @@ HINTS: Final = {
     "user name is empty": "set metadata.store.user and metadata.store.password.file",
     **dict.fromkeys(TOO_LARGE, "its members need a larger --max-request-bytes"),
 }
-BEGINNING: Final = {"header", "created", "watch_id"}  # what the first message of a watch has
+BEGINNING: Final = {"header", "created", "watch_id"}  # fields of a watch's first message
 
 Json = dict[str, Any]
 
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Unanswered(StoreUnavailable):
-    """etcd may have executed the request, or may execute it yet."""
+    """No answer: etcd may have executed the request, or may still execute it."""
 
 
 class Refused(StoreError):
@@ -102,9 +102,9 @@ class Gateway:
     async def call(self, path: str, body: Json, *, may_repeat: bool = True) -> Json:
         """Send a request, and return the answer of the first endpoint that gives one.
 
-        Raises `StoreUnavailable` if none does, as `Unanswered` if the request may have been done;
-        without `may_repeat` no second one is asked then. Raises `Refused`, and `StoreError` where
-        an endpoint belongs to another cluster.
+        Raises `StoreUnavailable` if none does, as `Unanswered` if the last one asked may have
+        executed the request; without `may_repeat` no other endpoint is asked then. Raises
+        `Refused`, and `StoreError` if an endpoint belongs to another cluster.
         """
         failures: list[StoreUnavailable] = []
         while True:
@@ -123,7 +123,7 @@ class Gateway:
                 return answer
 
     async def first_news(self, path: str, body: Json, wait_s: float) -> Json:
-        """Return the first message of a stream, after the one that the stream has begun.
+        """Return the first message of a stream after the one that opens it.
 
         Return {} if there is none within `wait_s` seconds. Raises `StoreUnavailable` and `Refused`.
         """
@@ -152,7 +152,7 @@ class Gateway:
                 async for line in response.aiter_lines():
                     if told is None and _is_news(line):
                         told = response.status_code, line.encode()
-                        # Not `break`: cancelled while they read, httpx's generators end in order.
+                        # Not `break`: httpx's generators close properly if cancelled in a read.
                         scope.cancel()
         if told is None and not scope.cancelled_caught:
             raise Unanswered(f"etcd at {endpoint} has ended its answer")
@@ -276,7 +276,7 @@ def _result(endpoint: str, status: int, content: bytes) -> Json:
     if is_good and "header" in result:
         good: Json = result
         return good
-    told = error if isinstance(error, dict) else answer  # that of a stream lies one deeper
+    told = error if isinstance(error, dict) else answer  # a stream's is one level deeper
     words = told.get("message", error)
     if words is None:
         raise Unanswered(f"{endpoint} does not answer as etcd does: HTTP status {status}")
@@ -317,7 +317,7 @@ def _tls(access: Access) -> ssl.SSLContext | bool:
         context = ssl.create_default_context(cafile=access.ca_file)
         if access.cert_file is not None:
             context.load_cert_chain(access.cert_file, access.key_file)
-    except OSError as error:  # ssl's errors are some
+    except OSError as error:  # this includes ssl.SSLError
         files = (access.ca_file, access.cert_file, access.key_file)
         named = ", ".join(str(file) for file in files if file is not None)
         raise StoreError(f"cannot use the TLS files for etcd ({named}): {error}") from error

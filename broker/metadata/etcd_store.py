@@ -17,10 +17,10 @@ without one, the watch reads the state again. So it misses no change when it rec
 notices a stream that is dead.
 
 **A lease** is etcd's. Its time is in whole seconds, rounded up. etcd ends it up to half a second
-late, or by a whole lease time late after an election of etcd's own leader. Later than the holder
-believes is harmless; earlier is not. Some versions of etcd let a deposed leader that does not know
-it yet renew leases. Therefore a renewal counts only after a linearizable read that has the same
-term as the renewal.
+late, or a whole lease time late after an election of etcd's own leader. A later end than the holder
+expects is harmless; an earlier one is not. Some versions of etcd let a deposed leader renew leases
+until it learns of the new one. Therefore a renewal counts only after a linearizable read that has
+the same term as the renewal.
 
 A revision below an earlier one means that etcd was created again, or restored from an old copy,
 under a running broker. That is an error, because epochs would be used twice.
@@ -117,7 +117,7 @@ class EtcdStore:
             try:
                 await self._wait_for_news(prefix, after)
             except StoreUnavailable:
-                if is_broken:  # by two connections: the caller waits before the next try
+                if is_broken:  # twice in a row: the caller waits before the next try
                     raise
                 is_broken = True  # perhaps only one member is away, which does no harm
             else:
@@ -170,7 +170,7 @@ class EtcdStore:
             try:
                 answer = await self._agreed("kv/txn", body, may_repeat=False)
             except TooLarge as refusal:
-                if is_in_doubt:  # it is larger by that; an earlier request may be executed
+                if is_in_doubt:  # that makes it larger; an earlier request may be executed
                     raise
                 raise TransactionTooLarge(str(refusal)) from None
             except StoreUnavailable as error:
@@ -192,7 +192,7 @@ class EtcdStore:
                 return TransactionOutcome(True, found.revision)
             if found.revision == known.revision or found.value == attempt + REFUSED:
                 return TransactionOutcome(False, revision)
-            # A late request of a cancelled call or a former process came first.
+            # Not made: a late request of a cancelled call or of a former process came first.
             if is_in_doubt and not found.value.startswith(self._life):
                 raise StoreError(f"another process writes to etcd as {mark.key}")
             attempt, is_in_doubt = self._next_attempt(), False

@@ -30,8 +30,8 @@ class BrokerImage:
     def seen_from(self, listener: str) -> Endpoint:
         """Return its address for a client that connected to a listener of this name.
 
-        For a broker without that listener, return its address for brokers: a client that cannot
-        reach it has lost nothing.
+        For a broker without that listener, return its address for brokers, though the client may
+        be unable to reach it.
         """
         return self.listeners.get(listener, self.endpoint)
 

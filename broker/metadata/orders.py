@@ -1,9 +1,9 @@
 """Checks of a controller's order, before a broker obeys it.
 
-Anybody who reaches the port can pose as a controller, and a defect of the real one should not break
-every broker. So the partition states of an order are checked where it arrives. The order is refused
-if, for example, a topic name is a path, a leader is not in the ISR, or a member of the ISR is not
-assigned.
+Any client that reaches the port can pose as a controller, and a defect of the real one should not
+break every broker. So the partition states of an order are checked where it arrives. The order is
+refused if, for example, a topic name is a path, a leader is not in the ISR, or a member of the ISR
+is not assigned.
 """
 
 from collections.abc import Iterable

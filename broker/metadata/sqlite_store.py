@@ -1,12 +1,12 @@
 """The metadata store in one SQLite file, and its leases in a second: the embedded default.
 
-Every call is one transaction that runs from BEGIN to COMMIT in one call of a worker thread, reads
-with fetchall, and has no await inside: neither a cancelled task nor a slow loop can leave a
-transaction open. `synchronous=FULL` with the write-ahead log makes a commit
-durable before it is reported. BEGIN IMMEDIATE takes the write lock before anything is compared, so
-two processes on the same file exclude each other.
+Every transaction runs from BEGIN to COMMIT in one call of a worker thread, reads with fetchall, and
+has no await inside: neither a cancelled task nor a slow loop can leave a transaction open.
+`synchronous=FULL` with the write-ahead log makes a commit durable before it is reported. BEGIN
+IMMEDIATE takes the write lock before anything is compared, so two processes on the same file
+exclude each other.
 
-No task removes expired entries: every transaction first removes the entries of leases that have
+No task removes expired entries: every `transact` first removes the entries of leases that have
 ended. A watch checks every 20 ms, or when the next lease ends if that is earlier, whether another
 connection has written (`data_version`, which reads shared memory) or a lease has ended. The first
 watch checks for all of them, in a worker thread that it keeps: a call of the worker for each check
@@ -251,7 +251,7 @@ class _Entries:
 def _open(path: PurePath, clock: BootClock) -> tuple[_Entries, _Entries, Leases]:
     with ExitStack() as opened:
         entries = opened.enter_context(closing(_Entries(path, clock)))
-        # A power cut may have lost leases and kept their entries, which nobody else would notice.
+        # A power cut may have lost leases and kept their entries, which no watch would notice.
         entries.transact([], [])
         watched = opened.enter_context(closing(_Entries(path, clock)))
         own_leases = opened.enter_context(closing(Leases(_leases_path(path), clock)))
