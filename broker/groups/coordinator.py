@@ -38,9 +38,9 @@ from minibroker.protocol.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 FOLLOW_INTERVAL_S: Final = 1.0
-GROUPS_AT_ONCE: Final = 50  # made between two chances for others to run
+GROUPS_AT_ONCE: Final = 50  # handled between two checkpoints, at which other tasks run
 TOMBSTONES_PER_BATCH: Final = 500
-# What ends a membership, or a process's place in it, at whoever is answered so.
+# The errors on which a client gives up its membership, or stops because another took its place.
 PUT_OUT: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
@@ -325,7 +325,7 @@ class Coordinator:
         await self._purgatory.wait_for_answer(Parked(keys, lambda: deadline, attempt, lambda: True))
         await trio.lowlevel.checkpoint()
 
-    # -- what goes
+    # -- expiry
 
     async def _drop_expired(self) -> None:
         """Append tombstones for offsets and groups that were not used during the retention

@@ -63,14 +63,14 @@ class Group:
         self._members = GroupMembers(stored, now)
         self.state = State.STABLE if self._members else State.EMPTY
         self._join_ends = math.inf  # of PreparingRebalance
-        self._initial_ends: float | None = None  # how far the first join phase may be extended
+        self._initial_ends: float | None = None  # the latest end of an empty group's join phase
         self._unsynced: set[str] = set()  # members that did not SYNC in this generation
         self._sync_ends = math.inf  # their deadline
         self._outbox = Outbox()
         self._empty_again_at = math.inf
         self._died_of = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    # -- what is asked by requests
+    # -- requests
 
     def join(
         self, request: JoinGroupRequest, client: Client, fresh_id: str, now: float
@@ -126,12 +126,12 @@ class Group:
         return ticket
 
     def heartbeat(self, request: HeartbeatRequest, now: float) -> ErrorCode:
-        """Renew a member's session (GRP-11), and return what the answer says."""
+        """Renew a member's session (GRP-11), and return the error for the answer, or NONE."""
         return self._heard(request, HEARTBEAT, now)
 
     def check_commit(self, request: OffsetCommitRequest, now: float) -> ErrorCode:
-        """Return whether offsets may be committed (GRP-05, GRP-06); a member's commit renews its
-        session."""
+        """Return NONE if offsets may be committed (GRP-05, GRP-06), else the error. A member's
+        commit renews its session."""
         if request.generation < 0 and self.state is not State.DEAD:
             is_empty = self.state is State.EMPTY
             return ErrorCode.NONE if is_empty else ErrorCode.UNKNOWN_MEMBER_ID
@@ -164,7 +164,7 @@ class Group:
         self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
         return ErrorCode.NONE
 
-    # -- what time and the log bring
+    # -- deadlines, and results of writes
 
     @property
     def deadline(self) -> float:
@@ -214,8 +214,8 @@ class Group:
             self._empty_again_at = now + EMPTY_RETRY_S
 
     def close(self, error: ErrorCode, now: float) -> None:
-        """Answer all waiting and later requests with `error`: this broker is no longer the
-        coordinator."""
+        """Answer all waiting and later requests with `error`: the group was deleted, or this broker
+        is no longer its coordinator."""
         self._died_of = error
         if self.state is not State.DEAD:
             self._become(State.DEAD)
@@ -226,7 +226,7 @@ class Group:
         self._outbox.forget()
         self._sync_ends = self._empty_again_at = math.inf
 
-    # -- what is told about the group
+    # -- the group's description
 
     @property
     def generation(self) -> int:
@@ -244,8 +244,8 @@ class Group:
         return self._members.by_id
 
     def describe(self) -> DescribedGroup:
-        """Describe the group for an administrator, with the members' subscriptions while it is
-        stable."""
+        """Describe the group for an administrator; with subscriptions and assignments only while
+        it is stable."""
         protocol = self._members.protocol if self.state is State.STABLE else None
         return DescribedGroup(
             self.group_id,
@@ -331,7 +331,7 @@ class Group:
         else:
             self._prepare(now)
 
-    # -- from state to state
+    # -- transitions
 
     def _become(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"

@@ -1,4 +1,4 @@
-"""The members of a group: who may join, who has expired, and the protocol they agree on.
+"""The members of a group: checks of joins, expiry, and the choice of a protocol.
 
 Members are in the order of their joining. No two have the same instance id, and all share at least
 one protocol, because a join that would change this is refused. Ids that were given out for a coming
@@ -66,7 +66,7 @@ class GroupMembers:
         """The members by id, read-only."""
         return self._members
 
-    # -- who is it
+    # -- finding and checking
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
         """Return the member of this id, or else the static one of this instance id."""
@@ -79,8 +79,8 @@ class GroupMembers:
         return next((each for each in self if each.instance_id == instance_id), None)
 
     def unknown(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return NONE if the id is a member's; for the old id of a static member say that it is
-        fenced."""
+        """Return NONE if the id is a member's, FENCED_INSTANCE_ID if the static member has another
+        id, else UNKNOWN_MEMBER_ID."""
         member = self._members.get(member_id)
         if member is not None and instance_id in (None, member.instance_id):
             return ErrorCode.NONE
@@ -123,7 +123,7 @@ class GroupMembers:
         """Whether this member is the leader, which assigns."""
         return member.member_id == self.leader
 
-    # -- who comes and goes
+    # -- adding and removing
 
     def expect(self, member_id: str, until: float) -> None:
         """Record an id that was given out for a coming join."""
@@ -141,11 +141,11 @@ class GroupMembers:
         return member
 
     def rejoin(self, member: Member, request: JoinGroupRequest, client: Client) -> bool:
-        """Handle a member's second join; return whether it wants what it has in this generation.
+        """Handle a member's repeated join; return whether its subscription is the same.
 
-        A member that runs says so by sending the same bytes. One that has begun again (without an
-        id) cannot say what it holds; of a consumer, the topics are compared. The result is False
-        for one that was to give up partitions: it has done so, and joins to say it.
+        A running member sends the same bytes again. A consumer that was restarted (it joins without
+        an id) does not know its partitions, so only its topics are compared. The result is False if
+        it had partitions to give up: its restart has done that, and others may get them now.
         """
         protocol, names = self.protocol or "", list(member.protocols)
         began_again = not request.member_id and self.protocol_type == CONSUMER
@@ -184,7 +184,7 @@ class GroupMembers:
         self._members.clear()
         self._pending.clear()
 
-    # -- what time brings
+    # -- expiry
 
     @property
     def deadline(self) -> float:
@@ -198,7 +198,7 @@ class GroupMembers:
         self._pending = {name: until for name, until in self._pending.items() if until > now}
         return [member.member_id for member in self if member.expires_at <= now]
 
-    # -- what they agree on
+    # -- the join phase and the generation
 
     @property
     def have_all_joined(self) -> bool:

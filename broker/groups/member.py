@@ -21,7 +21,7 @@ from minibroker.protocol.messages.groups import (
 from minibroker.protocol.subscription import decode_assignment, decode_subscription
 
 CONSUMER: Final = "consumer"  # the protocol type whose metadata is a `Subscription`
-CLIENT_CHARS_MAX: Final = 255  # how much is kept of a client's id
+CLIENT_CHARS_MAX: Final = 255  # kept of a client's id, and of its address
 
 Answer = TypeVar("Answer", JoinGroupResponse, SyncGroupResponse)
 
@@ -77,7 +77,7 @@ class Member:
 
     @classmethod
     def from_stored(cls, stored: StoredMember, protocol: str, now: float) -> "Member":
-        """Make the member of a stored generation; its session begins anew."""
+        """Make the member of a stored generation; its session is renewed."""
         member = cls.__new__(cls)
         member.member_id = stored.member_id
         member.instance_id = stored.instance_id
@@ -104,8 +104,8 @@ class Member:
         )
 
     def described(self, protocol: str | None) -> MemberDescription:
-        """Describe the member for an administrator; with its subscription if a protocol is
-        given."""
+        """Describe the member for an administrator; with its subscription and assignment if a
+        protocol is given."""
         return MemberDescription(
             self.member_id,
             self.instance_id,
@@ -151,8 +151,8 @@ class Member:
         return {topic for subscription in read for topic in subscription.topics}
 
     def is_letting_go(self, protocol: str) -> bool:
-        """Whether it joined with partitions that are not in its assignment. It is to give them up
-        and to join again, before another member gets them (cooperative rebalancing)."""
+        """Whether it joined with partitions that are not in its assignment. It must give them up
+        and join again, before another member gets them (cooperative rebalancing)."""
         try:
             owned = decode_subscription(self.protocols.get(protocol, b"")).owned
             return not set(owned).issubset(decode_assignment(self.assignment).partitions)

@@ -37,14 +37,14 @@ class OffsetTable:
     """See the head of this module."""
 
     def __init__(self) -> None:
-        # No group in it is without offsets.
+        # Each group in it has at least one offset.
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._groups: dict[str, GroupMetadata] = {}
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
         # The offset of the newest record that is appended and not replayed.
         self._pending: dict[Key, int] = {}
 
-    # -- what changes it
+    # -- changes
 
     def replay(self, offset: int, key: Key, value: Value | None) -> None:
         """Apply the record at an offset of the partition; without a value it is a tombstone."""
@@ -86,7 +86,7 @@ class OffsetTable:
         them."""
         self._pending.clear()
 
-    # -- what it says
+    # -- queries
 
     @property
     def group_ids(self) -> Collection[str]:
@@ -122,7 +122,7 @@ class OffsetTable:
         """Return how many groups and how many offsets there are."""
         return len(self.group_ids), sum(self._topics.values())
 
-    # -- what to write
+    # -- keys for tombstones
 
     def of_group(self, group_id: str) -> list[Key]:
         """Return the keys of all records of a group, pending ones too."""

@@ -1,4 +1,4 @@
-"""The writes of a group: what is to be stored, and what follows when it is.
+"""The writes of a group: the records to store, and what the group does once they are stored.
 
 A write is pending from `put` until its result is known (`complete`), or until the group has moved
 on (`forget`). After that its record may still be committed, but nothing depends on it.

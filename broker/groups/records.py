@@ -37,7 +37,7 @@ INT32_MAX: Final = 2**31 - 1
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
-# A committed offset of version 3 up to its metadata, which the time follows.
+# A committed offset of version 3, up to its metadata; after these comes the commit's time.
 _OFFSET_HEAD: Final = Struct(">hqih")
 _OFFSET_BYTES_MIN: Final = _OFFSET_HEAD.size + INT64.size
 
@@ -271,7 +271,7 @@ def _group_metadata(data: bytes) -> GroupMetadata:
     protocol = cursor.nullable_string()
     leader = cursor.nullable_string()
     state_timestamp_ms = cursor.int64() if version >= 2 else NO_TIMESTAMP
-    # Each member read uses bytes, so a wrong count ends at the end of the data.
+    # Each member takes bytes, so reading by a wrong count fails at the end of the data.
     members = tuple(_stored_member(cursor, version) for _ in range(cursor.count()))
     cursor.end()
     return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp_ms, members)

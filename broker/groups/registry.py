@@ -38,7 +38,7 @@ APPEND_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-MOMENTS_SPARE: Final = 100  # how many of dropped groups, before they are removed
+MOMENTS_SPARE: Final = 100  # outdated entries that are allowed even with few groups
 
 
 def append_error(code: ErrorCode) -> ErrorCode:
@@ -80,12 +80,13 @@ class GroupRegistry:
         self._wake = wake
         self._groups: dict[str, Group] = {}
         self._tickets: dict[str, list[Ticket[Any]]] = {}  # to be woken
-        self._waiting: deque[_Waiting] = deque()  # by end offset, and by deadline
-        # When to look at a group: never later than its deadline; at most one entry of each counts.
+        self._waiting: deque[_Waiting] = deque()  # in order of end offset, and of deadline
+        # A heap of times to look at groups, never later than their deadlines. An entry is outdated
+        # unless `_moment_of` has it.
         self._moments: list[tuple[float, str]] = []
         self._moment_of: dict[str, float] = {}
 
-    # -- which groups there are
+    # -- finding groups
 
     def get(self, group_id: str, now: float) -> Group | None:
         """Return the group, if there is one."""
@@ -126,7 +127,7 @@ class GroupRegistry:
             protocol_type = "" if metadata is None else metadata.protocol_type
             yield ListedGroup(group_id, protocol_type, State.EMPTY)
 
-    # -- what happens to them
+    # -- writes and deadlines
 
     def follow_up(self, group: Group, now: float) -> None:
         """Append what a group wants stored, wake answered requests, record the next deadline."""
@@ -146,8 +147,7 @@ class GroupRegistry:
                 heapq.heappush(self._moments, (deadline, group_id))
 
     def _drop(self, group_id: str) -> None:
-        """Drop a group, and the recorded deadlines of dropped groups before these are most of
-        them."""
+        """Drop a group. Remove outdated heap entries once they are more than half."""
         del self._groups[group_id]
         self._moment_of.pop(group_id, None)
         if len(self._moments) > 2 * len(self._moment_of) + MOMENTS_SPARE:
@@ -227,8 +227,8 @@ class GroupRegistry:
         return error
 
     def statistics(self) -> tuple[int, int]:
-        """Return how many groups are live, and how many deadlines are recorded, of dropped groups
-        too."""
+        """Return how many groups are live, and how many deadlines are recorded, including outdated
+        ones."""
         return len(self._groups), len(self._moments)
 
     def close(self, now: float) -> None:

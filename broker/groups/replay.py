@@ -1,8 +1,8 @@
 """Reading records of the offsets topic from the log, a chunk at a time.
 
-A chunk is so small that its replay takes only a few milliseconds of the loop; but one batch, which
-one request has made, is read as a whole whatever its size. The reader checks checksums and the
-order of offsets, since here, unlike in a broker's other reads, no client will.
+A chunk is so small that its replay takes only a few milliseconds of the loop; but a batch, which
+one request has made, is read as a whole whatever its size. The reader verifies checksums and the
+order of offsets itself; the records of the broker's other reads are verified by the receiver.
 """
 
 from typing import Final, NamedTuple

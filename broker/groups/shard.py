@@ -6,11 +6,11 @@ became committed, and tells the groups. Followers replay, too, so that a failove
 do.
 
 A leader serves only once its high watermark has reached the start of its leader epoch, and all
-records below are replayed. A new leader's high watermark may be lower than its predecessor's, which
-clients were answered from; at the start of its epoch it is not.
+records below are replayed. A new leader's high watermark may at first be lower than the one up to
+which its predecessor answered clients; once it reaches the start of the epoch, it is not.
 
-A log that was truncated below what was replayed of it (by an unclean election, or because the log
-began anew) is replayed from its start. The leader epoch of the last replayed record shows it: logs
+A log that was truncated below what was replayed of it (by an unclean election, or by a restart of
+the log) is replayed from its start. The leader epoch of the last replayed record shows it: logs
 that agree in an offset's epoch agree in everything before it.
 
 The partition of a group is Kafka's (GRP-01), so that Kafka's tools look for a group in the right
@@ -43,7 +43,7 @@ from minibroker.protocol.records.record import RecordToSend, encode_batch
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE_CHARS_MAX: Final = 200  # the size of a log line about a record
+UNREADABLE_CHARS_MAX: Final = 200  # of the reason, in a log line about a record
 _INT_MIN: Final = -(2**31)
 
 Append: TypeAlias = Callable[[Partition, memoryview, int, float, int], Appended]
@@ -74,7 +74,7 @@ class Shard:
         self.replayed_end = partition.log.log_start
         self.registry: GroupRegistry | None = None
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
-        self._looked_up_to = self.replayed_end  # whether they could be read or not
+        self._looked_up_to = self.replayed_end  # replay was tried up to here, successfully or not
         self.is_broken = False
 
     @property
@@ -119,7 +119,7 @@ class Shard:
 
     @property
     def may_serve(self) -> bool:
-        """Whether all that any client was ever told is known here."""
+        """Whether `table` has all records that any client was answered from."""
         leader = self.leader
         return (
             leader is not None
@@ -214,7 +214,7 @@ class Shard:
 
 
 def _epoch_of(log: Log, offset: int) -> int:
-    """The leader epoch of the record at an offset."""
+    """Return the leader epoch of the record at an offset; NO_EPOCH if it is not known."""
     for entry in reversed(log.epochs.entries):
         if entry.offset <= offset:
             return entry.epoch

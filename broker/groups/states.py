@@ -35,7 +35,7 @@ TRANSITIONS: Final = {
     State.DEAD: set[State](),
 }
 
-# What a member of the current generation is answered. An empty group has none; a dead group
+# The answers to a member of the current generation. An empty group has no members; a dead group
 # answers the error it ended with.
 HEARTBEAT: Final = {
     State.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
