@@ -17,6 +17,14 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
+from minibroker.broker.config_property import (
+    ETCD,
+    ConfigError,
+    Property,
+    Value,
+    attribute_of,
+    unknown,
+)
 from minibroker.broker.config_sources import environment_name, from_environment
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
@@ -32,14 +40,6 @@ from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
-from minibroker.broker.property import (
-    ETCD,
-    ConfigError,
-    Property,
-    Value,
-    attribute_of,
-    unknown,
-)
 from minibroker.protocol.constants import ConfigSource
 from minibroker.protocol.messages.configs import ConfigDescription
 

@@ -3,8 +3,8 @@
 from dataclasses import fields
 from typing import Final
 
+from minibroker.broker.config_property import Kind, Property, spelled
 from minibroker.broker.properties import SUBJECTS
-from minibroker.broker.property import Kind, Property, spelled
 
 TABLE_HEAD: Final = (
     "| property | at a topic | type | default | allowed | |\n|---|---|---|---|---|---|\n"

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from minibroker.broker.property import ConfigError
+from minibroker.broker.config_property import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"
 CLUSTER_ID_VARIABLE: Final = "CLUSTER_ID"  # as Kafka's container image has it: without the prefix

@@ -99,8 +99,8 @@ def check(
 
 def _missing_files(config: "Config") -> list[str]:
     """Return the files that properties name and that cannot be read here."""
+    from minibroker.broker.config_property import Kind
     from minibroker.broker.properties import PROPERTIES
-    from minibroker.broker.property import Kind
 
     named = [
         (row.name, Path(str(value)))

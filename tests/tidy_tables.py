@@ -20,11 +20,12 @@ MAY_IMPORT = {
     "broker.histogram": "",
     "broker.machine": "__version__",
     "broker.turns": "",
-    "broker.property": "protocol",
-    "broker.properties": "protocol broker.property broker.properties",
-    "broker.config": "protocol broker.property broker.properties broker.config_sources broker.log",
-    "broker.config_page": "broker.property broker.properties",
-    "broker.config_sources": "broker.property",
+    "broker.config_property": "protocol",
+    "broker.properties": "protocol broker.config_property broker.properties",
+    "broker.config": "protocol broker.config_property broker.properties broker.config_sources"
+    " broker.log",
+    "broker.config_page": "broker.config_property broker.properties",
+    "broker.config_sources": "broker.config_property",
     "broker.findings": "protocol broker.config broker.findings",
     "broker.log": "protocol broker.errors broker.log broker.metadata.model broker.turns",
     "broker.metadata": "protocol broker.metadata",
@@ -65,7 +66,7 @@ MAY_IMPORT = {
 
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
-    protocol/ broker/property.py broker/properties/ broker/config.py broker/config_page.py
+    protocol/ broker/config_property.py broker/properties/ broker/config.py broker/config_page.py
     broker/config_sources.py broker/errors.py broker/findings/ broker/histogram.py broker/log/
     broker/server/request_times.py broker/metadata/model.py broker/metadata/cache.py
     broker/metadata/orders.py broker/metadata/etcd_codec.py

@@ -31,6 +31,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
+from minibroker.broker.controller.broker_session import BrokerSession, SessionStatistics
 from minibroker.broker.controller.context import (
     Job,
     NodeContext,
@@ -51,7 +52,6 @@ from minibroker.broker.controller.controller_lease import ControllerLease
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request
-from minibroker.broker.controller.session import BrokerSession, SessionStatistics
 from minibroker.broker.controller.state import ClosedLog, Departure
 from minibroker.broker.controller.statistics import Statistics
 from minibroker.broker.controller.store_retry import StoreRetry

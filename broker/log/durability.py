@@ -17,9 +17,9 @@ from pathlib import PurePath
 from minibroker.broker.log.checkpoints import PARTITION_METADATA
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import OFFSET_MAX
+from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.outcomes import Flush
 from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.segments import Segments
 
 
 class Durability:
@@ -59,7 +59,7 @@ class Durability:
             self._files.sync_dir(directory)
             self._truncated_from = OFFSET_MAX
 
-    def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
+    def start(self, segments: LogSegments, log_end: int, directory: PurePath) -> Flush:
         """Return what to sync so that everything now in the log becomes durable; see `Flush`."""
         dirty: list[Segment] = []
         if self.recovery_point < log_end or self._truncated_from < OFFSET_MAX:

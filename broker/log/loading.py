@@ -11,11 +11,11 @@ import logging
 from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochFile
+from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
 from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
 from minibroker.broker.log.recovery import Recovery, check_front, check_segment, read_damage
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
-from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.epoch_history import EpochHistory, EpochStart
 from minibroker.protocol.records.batch import BatchHeader
@@ -27,7 +27,7 @@ LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned")
 class Loaded(NamedTuple):
     """A log's parts, ready for use."""
 
-    segments: Segments
+    segments: LogSegments
     epochs: EpochHistory
     producers: ProducerStates
     snapshots: Snapshots
@@ -50,7 +50,7 @@ def load(
 
 def rebuild_producers(
     producers: ProducerStates,
-    segments: Segments,
+    segments: LogSegments,
     snapshots: Snapshots,
     end_offset: int,
     now_ms: int,
@@ -82,7 +82,7 @@ class _Loader:
         self._limits = limits
         self._last_known = last_known
         self._now_ms = now_ms
-        self._segments = Segments()
+        self._segments = LogSegments()
         self._epoch_file = EpochFile(location.files, location.directory)
         self._snapshots = Snapshots(location.files, location.directory)
         self._epochs = EpochHistory()

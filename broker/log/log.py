@@ -34,6 +34,7 @@ from minibroker.broker.log.admission import (
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
+from minibroker.broker.log.log_segments import DeletedSegments, Extent, expired_count, must_roll
 from minibroker.broker.log.outcomes import (
     NEW_LOG,
     Appended,
@@ -48,7 +49,6 @@ from minibroker.broker.log.outcomes import (
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
 from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.segments import DeletedSegments, Extent, expired_count, must_roll
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time

@@ -47,6 +47,7 @@ from minibroker.broker.log.directory import (
 )
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.log_segments import is_delay_over
 from minibroker.broker.log.outcomes import (
     DISK_IS_FULL,
     RETRIABLE_ERRNOS,
@@ -56,7 +57,6 @@ from minibroker.broker.log.outcomes import (
 )
 from minibroker.broker.log.recovery import DAMAGED_SUFFIX
 from minibroker.broker.log.segment import file_name, offsets_in
-from minibroker.broker.log.segments import is_delay_over
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition

@@ -20,6 +20,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLocation
 from minibroker.broker.log.scan import (
     CHECK_WINDOW_BYTES,
@@ -29,7 +30,6 @@ from minibroker.broker.log.scan import (
     last_offset,
 )
 from minibroker.broker.log.segment import Segment, file_name, offsets_in
-from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_EPOCH
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header
@@ -153,7 +153,7 @@ class Recovery:
         self,
         location: LogLocation,
         last_known: LastKnownState,
-        segments: Segments,
+        segments: LogSegments,
         observe: Callable[[BatchHeader], None],
         epochs: EpochHistory | None,
     ) -> None:

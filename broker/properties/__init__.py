@@ -11,13 +11,13 @@ no effect is worse than an error, because its user relies on it.
 from dataclasses import fields
 from typing import Final
 
+from minibroker.broker.config_property import Property, attribute_of
 from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners
 from minibroker.broker.properties.logs import Segments, Topics, Upkeep
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.stores import Stores
-from minibroker.broker.property import Property, attribute_of
 
 SUBJECTS: Final = (
     Identity,

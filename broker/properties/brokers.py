@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal
 
-from minibroker.broker.property import INT_MAX, Kind, setting
+from minibroker.broker.config_property import INT_MAX, Kind, setting
 from minibroker.protocol.constants import FRAME_BYTES_MAX
 
 FetcherForm = Literal["thread", "task"]

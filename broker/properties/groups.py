@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from minibroker.broker.property import INT_MAX, Kind, setting
+from minibroker.broker.config_property import INT_MAX, Kind, setting
 
 STORED_TEXT_BYTES_MAX = 2**15 - 1  # of any text in a record of the offsets topic
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from minibroker.broker.property import Kind, setting
+from minibroker.broker.config_property import Kind, setting
 from minibroker.protocol.constants import PLAINTEXT
 from minibroker.protocol.types import Endpoint, NamedEndpoint
 

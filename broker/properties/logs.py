@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from minibroker.broker.property import INT_MAX, LONG_MAX, Kind, setting
+from minibroker.broker.config_property import INT_MAX, LONG_MAX, Kind, setting
 
 FlushMode = Literal["never", "interval", "always"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from minibroker.broker.property import Kind, setting
+from minibroker.broker.config_property import Kind, setting
 from minibroker.protocol.types import Endpoint
 
 

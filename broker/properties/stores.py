@@ -11,7 +11,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Final
 
-from minibroker.broker.property import Kind, Value, setting
+from minibroker.broker.config_property import Kind, Value, setting
 
 # A lease in etcd is renewed over a network, and its own leader may have to be elected first.
 ETCD_DEFAULTS: Final[Mapping[str, Value]] = MappingProxyType(

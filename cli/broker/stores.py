@@ -98,8 +98,8 @@ async def wait_for_store(store: "MetadataStore", config: "Config") -> None:
 
 def etcd_access(config: "Config") -> "Access":
     """Return how to reach the etcd that `metadata.store` names."""
+    from minibroker.broker.config_property import parse_endpoints
     from minibroker.broker.metadata.etcd_gateway import Access
-    from minibroker.broker.property import parse_endpoints
 
     return Access(
         endpoints=parse_endpoints(store_name(config)),

@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 from minibroker.broker.config import Config, load
+from minibroker.broker.config_property import INT_MAX
 from minibroker.broker.controller.context import OwnBrokerHandlers
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIds
@@ -21,7 +22,6 @@ from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.property import INT_MAX
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.follower import Follower

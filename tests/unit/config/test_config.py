@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from minibroker.broker.config import Config, ConfigError, TopicConfig, load
 from minibroker.broker.config_page import reference_page
+from minibroker.broker.config_property import Kind, parse_endpoints
 from minibroker.broker.config_sources import parse_properties
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
-from minibroker.broker.property import Kind, parse_endpoints
 from minibroker.protocol.constants import ConfigSource
 from minibroker.protocol.types import NamedEndpoint
 

@@ -8,11 +8,11 @@ import trio
 import trio.testing
 
 from minibroker.broker.config import load
+from minibroker.broker.controller.broker_session import BrokerSession, NodeIdTaken
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
 from minibroker.broker.controller.context import OwnBrokerHandlers, RegistrationFacts
 from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
-from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
 from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.memory_store import MemoryStore

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.broker.controller.session import NodeIdTaken
+from minibroker.broker.controller.broker_session import NodeIdTaken
 from tests.unit.controller.fleet import FakeBroker, open_fleet
 
 

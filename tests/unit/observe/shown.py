@@ -10,7 +10,7 @@ import trio
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from minibroker.broker.controller.session import SessionStatistics
+from minibroker.broker.controller.broker_session import SessionStatistics
 from minibroker.broker.controller.statistics import ClusterCounts, Statistics
 from minibroker.broker.observe.http import HttpServer, open_http
 from minibroker.broker.observe.sources import Sources

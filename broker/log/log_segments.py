@@ -31,7 +31,7 @@ from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
 from minibroker.protocol.records.record import decode_records
 
 
-class Segments:
+class LogSegments:
     """See the head of this file."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class Extent(NamedTuple):
     log_end: int
 
 
-def expired_count(segments: Segments, limits: LogLimits, extent: Extent, now_ms: int) -> int:
+def expired_count(segments: LogSegments, limits: LogLimits, extent: Extent, now_ms: int) -> int:
     """Return how many segments, from the oldest on, are to be deleted.
 
     Only those that end at or below the high watermark, never an empty active one.
