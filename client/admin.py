@@ -167,12 +167,14 @@ class Admin:
             task_status.started(self)
             await trio.sleep_forever()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         check_trio()
         opened = open_cluster(self._options, self._seams or default_seams())
         self._cluster = await self._stack.enter_async_context(opened)
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

@@ -14,9 +14,8 @@ the offset that the group has committed, or else as `auto.offset.reset` says. Wi
 `enable.auto.commit` (the default) the consumer commits the records that the application has
 processed: those of earlier polls, and those that iteration returned before the current one. It
 commits every `auto.commit.interval.ms`, before a partition goes to another member, and at the end.
-It does not commit the records whose processing an exception interrupted; they are read again. An
-application that commits by itself, after its work, turns auto-commit off. Either way a crash makes
-the group read records again; it skips none (K6, CCO-06).
+Records whose processing an exception interrupted are read again. An application that commits by
+itself turns auto-commit off. After a crash the group rereads records; it skips none (K6, CCO-06).
 """
 
 import logging
@@ -150,6 +149,7 @@ class Consumer(Generic[K, V]):
             task_status.started(self)
             await self._closed.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         check_trio()
         async with AsyncExitStack() as stack:
@@ -178,6 +178,7 @@ class Consumer(Generic[K, V]):
             self._stack = stack.pop_all()
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

@@ -458,15 +458,21 @@ async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[
                     raise
                 nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        try:
-            await nursery.start(run_on)
-            scope.shield = True  # not before: a shielded task whose start is cancelled never ends
-            yield
-        except (Exception, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
-            failure = error
-        finally:
-            scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                await nursery.start(run_on)
+                # Not before: a shielded task whose start is cancelled never ends.
+                scope.shield = True
+                yield
+            except (Exception, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
+                failure = error
+            finally:
+                scope.cancel()
+    except BaseExceptionGroup as group:  # an interrupt may also come while the task ends
+        if not _is_interrupt(group):
+            raise
+        is_interrupted = True
     if is_interrupted:
         raise KeyboardInterrupt from None
     if failure is not None:

@@ -7,9 +7,9 @@ others do for each record. The slow work is elsewhere: records become bytes when
 sealed (accumulator.py); a partition is chosen once for a batch of records without keys, and
 remembered for each key (routes.py). The sender (sender.py) sends batches to the brokers.
 
-The producer reads the clock once for each batch, when it opens it. Records without a timestamp get
-that time: it is up to linger.ms too early, and more only while the program itself keeps the loop
-from running. Reading the clock for each record would cost more than accepting the record.
+The producer reads the clock once for each batch, when it opens it: reading it for each record would
+cost more than accepting the record. Records without a timestamp get that time, which is up to
+linger.ms too early, and more only while the program itself keeps the loop from running.
 
 `send` is `send_nowait` that waits for room. It lets the loop run (a checkpoint) whenever a batch
 became ready, so that a tight loop of sends does not stop the sender.
@@ -356,6 +356,7 @@ class Producer(Generic[K, V]):
             while batch.incomplete_parts:
                 await self._reporter.progress.park()
 
+    @trio.lowlevel.enable_ki_protection
     async def close(self, timeout_s: float | None = None) -> CloseReport:
         """Accept no more records, wait for the accepted ones, and report the delivery of all.
 
@@ -414,8 +415,7 @@ class Producer(Generic[K, V]):
                 self._reporter.record = stack.enter_context(ledger).record
             opening = open_cluster(self.options, self._seams, self._routes.forget)
             self._cluster = cluster = await stack.enter_async_context(opening)
-            options = _sender_options_of(self.options)
-            rng = self._seams.rng
+            options, rng = _sender_options_of(self.options), self._seams.rng
             self._sender = Sender(options, self._routes, cluster, rng, self._reporter.report)
             if (on_statistics := self._on_statistics) is not None:
                 report = partial(
@@ -450,11 +450,13 @@ class Producer(Generic[K, V]):
             while self._report is None:
                 await self._reporter.progress.park()
 
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         check_trio()
         await self._running.__aenter__()
         return self
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
