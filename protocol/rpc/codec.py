@@ -21,6 +21,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
+from itertools import repeat
 from operator import attrgetter
 from struct import Struct
 from types import NoneType, UnionType
@@ -60,7 +61,7 @@ def encode_request(envelope: RequestEnvelope) -> list[Buffer]:
     """Encode a request as a frame: lengths and header in the first buffer, then the records."""
     blobs: list[Any] = []
     body = _encoder_of(envelope.message.__class__)(envelope.message, blobs)
-    sizes = [len(blob) for blob in blobs]
+    sizes = list(map(len, blobs))
     api_key, version, correlation_id, client_id, _ = envelope
     header = _pack((int(api_key), version, correlation_id, client_id, body, sizes))
     prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
@@ -71,7 +72,7 @@ def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Reco
     """Encode an answer; return the first bytes of its frame, and the records that follow."""
     blobs: list[Records] = []
     body = _encoder_of(message.__class__)(message, blobs)
-    sizes = [records_size(blob) for blob in blobs]
+    sizes = list(map(records_size, blobs))
     header = _pack((correlation_id, body, sizes))
     prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
     return prefix + header, blobs
@@ -248,7 +249,7 @@ def _optional_encoder(encode: _Encode | None) -> _Encode | None:
 def _tuple_encoder(encode: _Encode | None) -> _Encode | None:
     if encode is None:
         return None
-    return lambda value, blobs: [encode(item, blobs) for item in value]
+    return lambda value, blobs: list(map(encode, value, repeat(blobs)))
 
 
 def _encode_records(records: Records, blobs: list[Records]) -> object:
@@ -348,4 +349,4 @@ def _decode_plain_tuple(
 
 
 def _decode_tuple(decode: _Decode, values: "list[Any]", blobs: Sequence[memoryview]) -> Any:
-    return tuple([decode(value, blobs) for value in values])
+    return tuple(map(decode, values, repeat(blobs)))

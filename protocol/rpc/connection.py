@@ -56,12 +56,11 @@ class FrameReader:
         """Return the memory to receive the next bytes into; never empty."""
         assert not self._is_borrowed, "park before waiting"
         unfinished = self._end - self._start
-        size = self._size_of_next()
-        self._fills_shared = size <= len(shared) or unfinished < len(shared) // 2
+        self._fills_shared = unfinished < len(shared) // 2 or self._size_of_next() <= len(shared)
         if self._fills_shared:
             return shared[unfinished:]
         if self._end == len(self._memory):
-            grown = memoryview(bytearray(min(size, 2 * unfinished)))
+            grown = memoryview(bytearray(min(self._size_of_next(), 2 * unfinished)))
             grown[:unfinished] = self._memory[self._start : self._end]
             self._memory, self._start, self._end = grown, 0, unfinished
         return self._memory[self._end :]
@@ -78,7 +77,10 @@ class FrameReader:
             self._memory, self._start, self._end = shared, 0, unfinished
             self._is_borrowed = True
         self._end += count
-        while (size := self._size_of_next()) <= self._end - self._start:
+        while self._start < self._end:
+            size = self._size_of_next()
+            if size > self._end - self._start:
+                return
             start, self._start = self._start, self._start + size
             yield self._memory[start + _LENGTH_BYTES : start + size]
 
