@@ -19,6 +19,7 @@ from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 from minibroker.client.errors import BufferFull, ClientTimeout
@@ -42,6 +43,8 @@ from minibroker.protocol.types import TopicPartition
 # A new leader or connection is often there soon, so this back-off is shorter, in seconds.
 LEADERSHIP_BACKOFF_S = 0.02
 LEADERSHIP_BACKOFF_MAX_S = 0.2
+
+_position = attrgetter("position")
 
 # The leader of a partition: (node id, leader epoch), None without one.
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[int, int] | None]
@@ -413,10 +416,6 @@ class Accumulator:
             if queue.sealed[0].retry_at > now:
                 due = min(due, queue.sealed[0].retry_at)
         return due
-
-
-def _position(batch: Batch) -> int:
-    return batch.position
 
 
 def _error_of(answer: PartitionProduced, batch: Batch | None = None) -> BrokerError:

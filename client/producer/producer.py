@@ -140,9 +140,8 @@ class Producer(Generic[K, V]):
         self._is_open = False
         # Whether buffer.memory is enforced here; the blocking producer does so in its own queue.
         self.enforces_buffer_memory = True
-        self._was_batch_sealed = (
-            False  # a batch was opened, and the last one sealed, since `send` looked
-        )
+        # A batch was opened, and the last one sealed, since `send` looked.
+        self._was_batch_sealed = False
         # By the last record that found no room; a record mostly opens a batch of full size.
         self._bytes_wanted = self._accumulator.options.batch_bytes
         largest = min(self.options.max_request_size, self.options.buffer_memory)
@@ -507,12 +506,13 @@ class Producer(Generic[K, V]):
         if partition is not None and type(partition) is not int:
             raise TypeError(f"a partition is an int, not {type(partition).__name__}")
         size = self.check_size(topic, record)
-        queue = self._routes.queue_for(topic, partition, record)
+        queue = self._routes.queue_for(topic, partition, record[1], size)
         open_before = queue.open_batch
         try:
             self._routes.append(
                 queue,
                 record,
+                size,
                 trio.current_time(),
                 now_ms=self._seams.wall_ms(),
                 watcher=watcher,
@@ -520,8 +520,8 @@ class Producer(Generic[K, V]):
             )
         except BufferFull as full:
             full.record = record
-            options = self._accumulator.options
-            self._bytes_wanted = max(size + BATCH_HEADER_BYTES, options.batch_bytes)
+            batch_bytes = self._accumulator.options.batch_bytes
+            self._bytes_wanted = max(size + BATCH_HEADER_BYTES, batch_bytes)
             self._sender.wake()
             raise
         if partition is not None and queue.topic_partition.partition != partition:

@@ -50,12 +50,14 @@ def check_record(topic: str, record: RawRecord) -> RawRecord:
             raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
         if not 0 <= timestamp_ms <= INT64_MAX:
             raise ValueError(f"timestamp_ms is 0 to {INT64_MAX}, not {timestamp_ms}")
+    checked = []
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
             raise TypeError(f"a header is a tuple (str, bytes), not {header!r}")
-        header[0].encode()
-    checked = tuple([(name, check_bytes(content, "a header")) for name, content in headers])
-    return timestamp_ms, check_bytes(key, "a key"), check_bytes(value, "a value"), checked
+        name, content = header
+        name.encode()
+        checked.append((name, check_bytes(content, "a header")))
+    return timestamp_ms, check_bytes(key, "a key"), check_bytes(value, "a value"), tuple(checked)
 
 
 def check_options(options: RecordOptions) -> None:

@@ -71,6 +71,7 @@ class Routes:
         self,
         queue: PartitionQueue,
         record: RawRecord,
+        size: int,
         now: float,
         *,
         now_ms: int = NO_TIMESTAMP,
@@ -79,9 +80,9 @@ class Routes:
     ) -> None:
         """Append a record to the queue's open batch, or open one. Raises `BufferFull`.
 
-        `now_ms` is the time of records without one, this or later ones.
+        `size` is what `record_bytes` returns for it. `now_ms` is the time of records without one,
+        this or later ones.
         """
-        size = record_bytes(record)
         batch = queue.open_batch
         if batch.room < size:
             batch = self.accumulator.open_batch(queue, size, now, now_ms, may_overdraw=may_overdraw)
@@ -93,10 +94,11 @@ class Routes:
             watcher.timestamp = batch.timestamp_ms if record[0] is None else record[0]
         batch.append(record)
 
-    def queue_for(self, topic: str, partition: int | None, record: RawRecord) -> PartitionQueue:
-        """Return the queue for such a record. Raises `ValueError` for a partition that does not
-        exist."""
-        key = record[1]
+    def queue_for(
+        self, topic: str, partition: int | None, key: bytes | None, size: int
+    ) -> PartitionQueue:
+        """Return the queue for a record of this size. Raises `ValueError` for a partition that does
+        not exist."""
         route = self.by_topic.get(topic)
         if route is None:
             route = self._open_unassigned(topic)
@@ -107,7 +109,7 @@ class Routes:
         if partition is not None:
             return route.queues[partition]
         if key is None:
-            if route.sticky.open_batch.room < record_bytes(record):
+            if route.sticky.open_batch.room < size:
                 self._rotate(route)
             return route.sticky
         queue = route.by_key.get(key)
@@ -186,12 +188,13 @@ class Routes:
         named = batch.explicit_partitions or {}
         for index, record in enumerate(decode_records(batch.data, read_header(batch.data))):
             raw: RawRecord = (record.timestamp, record.key, record.value, record.headers)
+            size = record_bytes(raw)
             if index in named:  # perhaps a partition that does not exist, which fails later
                 queue = self.accumulator.queue(TopicPartition(topic, named[index]))
             else:
-                queue = self.queue_for(topic, None, raw)
+                queue = self.queue_for(topic, None, record.key, size)
             watcher = watchers.get(index)
-            self.append(queue, raw, now, watcher=watcher, may_overdraw=True)
+            self.append(queue, raw, size, now, watcher=watcher, may_overdraw=True)
 
     def on_unknown_topic(self, topic: str, error: Exception) -> None:
         """Handle that the topic does not exist: its waiting records fail, and the next one asks

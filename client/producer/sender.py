@@ -209,7 +209,7 @@ class Sender:
             drained.append(batches)
         if not drained:
             return
-        requests = [self._request(batches) for batches in drained]
+        requests = list(map(self._request, drained))
         try:
             on_answers = partial(self._handle_answers, node)
             replies = node.channel.start_produce(requests, on_answers)

@@ -6,7 +6,13 @@ import pytest
 
 from minibroker.client.errors import BufferFull, ClientTimeout
 from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
-from minibroker.client.producer.batches import Batch, OpenBatch, ProducerIdAndEpoch
+from minibroker.client.producer.batches import (
+    Batch,
+    OpenBatch,
+    PartitionQueue,
+    ProducerIdAndEpoch,
+)
+from minibroker.client.producer.raw_record import RawRecord, record_bytes
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import PRODUCER_EPOCH_MAX, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -41,11 +47,16 @@ class Machine:
         self.routes = Routes(self.accumulator, lambda _: True)
         self.leader = (0, 1)
 
+    def append(self, queue: PartitionQueue, value: bytes, now: float) -> None:
+        """Append a record with timestamp 0."""
+        record: RawRecord = (0, None, value, ())
+        self.routes.append(queue, record, record_bytes(record), now)
+
     def send(self, where: TopicPartition = P0, *, count: int = 1, now: float = 0.0) -> None:
         """A batch of `count` records, sealed."""
         queue = self.accumulator.queue(where)
         for _ in range(count):
-            self.routes.append(queue, (0, None, b"value", ()), now)
+            self.append(queue, b"value", now)
         self.accumulator.seal(queue)
 
     def begin(self, where: TopicPartition = P0) -> None:
@@ -132,7 +143,7 @@ def test_a_batch_is_checksummed_once(monkeypatch: pytest.MonkeyPatch, is_idempot
 def test_a_lingering_batch_is_sealed_when_it_is_due() -> None:
     """CPR-01: not before linger.ms, and then at once."""
     machine = Machine()
-    machine.routes.append(machine.accumulator.queue(P0), (0, None, b"x", ()), 1.0)
+    machine.append(machine.accumulator.queue(P0), b"x", 1.0)
     assert machine.accumulator.next_due(1.0) == pytest.approx(1.005)
     machine.accumulator.seal_due(1.004)
     assert not machine.drain()
@@ -145,10 +156,10 @@ def test_full_memory_seals_what_is_open_and_takes_nothing() -> None:
     machine = Machine(memory_bytes=2500)
     for partition in range(2):
         queue = machine.accumulator.queue(TopicPartition("t", partition))
-        machine.routes.append(queue, (0, None, bytes(800), ()), 0.0)
+        machine.append(queue, bytes(800), 0.0)
     queue = machine.accumulator.queue(TopicPartition("t", 2))
     with pytest.raises(BufferFull):
-        machine.routes.append(queue, (0, None, bytes(800), ()), 0.0)
+        machine.append(queue, bytes(800), 0.0)
     batches = machine.drain()
     assert len(batches) == 2
     for batch in batches:

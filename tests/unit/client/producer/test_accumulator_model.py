@@ -14,6 +14,7 @@ import pytest
 from minibroker.client.errors import BufferFull
 from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
 from minibroker.client.producer.batches import Batch, ProducerIdAndEpoch
+from minibroker.client.producer.raw_record import RawRecord, record_bytes
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import NO_OFFSET, SEQUENCE_MAX, ErrorCode
 from minibroker.protocol.messages.produce import PartitionProduced
@@ -127,8 +128,9 @@ class Run:
         for _ in range(self.rng.randrange(1, 6)):
             value = b"%d:%06d" % (partition, self.serial)
             queue = self.accumulator.queue(TopicPartition(TOPIC, partition))
+            record: RawRecord = (1000, None, value, ())
             try:
-                self.routes.append(queue, (1000, None, value, ()), self.now)
+                self.routes.append(queue, record, record_bytes(record), self.now)
             except BufferFull:
                 return
             self.serial += 1
