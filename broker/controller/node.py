@@ -146,7 +146,7 @@ class ControllerNode:
 
     def may_decide_alone(self, now: float) -> bool:
         """Whether no other broker can have been elected in this one's place: both leases hold."""
-        return self.is_session_current(now) and self.is_standing(now)
+        return self._session.is_current(now) and self._lease.is_standing(now)
 
     def is_session_current(self, now: float) -> bool:
         """Whether the lease of this broker's registration has surely not ended."""

@@ -39,19 +39,16 @@ def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
             f"a batch of {len(batch)} bytes, a segment has {limits.segment_bytes}",
         )
     if limits.timestamp_type == "CreateTime":
-        _check_timestamp(header.base_timestamp, limits, now_ms)
-        _check_timestamp(header.max_timestamp, limits, now_ms)
+        _check_timestamps(header, limits, now_ms)
     return header
 
 
-def _check_timestamp(timestamp: int, limits: LogLimits, now_ms: int) -> None:
+def _check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
     """Refuse timestamps outside the window, bounds included; no timestamp is always inside."""
-    if timestamp == NO_TIMESTAMP:
-        return
-    if not -limits.timestamp_after_max_ms <= now_ms - timestamp <= limits.timestamp_before_max_ms:
-        raise Refused(
-            ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is too far from {now_ms}"
-        )
+    age_min_ms, age_max_ms = -limits.timestamp_after_max_ms, limits.timestamp_before_max_ms
+    for time in (header.base_timestamp, header.max_timestamp):
+        if time != NO_TIMESTAMP and not age_min_ms <= now_ms - time <= age_max_ms:
+            raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is too far from {now_ms}")
 
 
 class CheckedBatches(NamedTuple):

@@ -169,7 +169,7 @@ class Log:
         """
         header = check_append(batch, self._limits, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
-        if header.producer_id >= 0:
+        if header.has_producer:
             duplicate = self.producers.check(header, now_ms)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if uses_append_time else NO_TIMESTAMP

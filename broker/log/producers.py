@@ -107,12 +107,11 @@ class ProducerStates:
         return sorted(self._entries.items())
 
     def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
-        """Check a client's batch. Returns None if it comes next, a duplicate as it is in the log.
+        """Check a client's batch that has a producer. Returns None if it comes next, a duplicate as
+        it is in the log.
 
         Raises Refused: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
-        if not header.has_producer:
-            return None
         entry = self._entries.get(header.producer_id)
         if entry is None or self._is_expired(entry, now_ms):
             self.check_unknown(header)

@@ -113,12 +113,8 @@ class LabController(ControllerNode):
         self._claimed_ids = ProducerIds()
         self.block_claim = BlockClaim(store, self._claimed_ids)
 
-    def is_session_current(self, now: float) -> bool:
-        """A running broker keeps its session."""
-        return True
-
-    def is_standing(self, now: float) -> bool:
-        """The controller hears it."""
+    def may_decide_alone(self, now: float) -> bool:
+        """Return True: a running broker keeps its session, and the controller hears it."""
         return True
 
     def next_producer_id(self) -> int | None:
