@@ -6,17 +6,19 @@ The client and a broker run in one process on virtual time (`testing.cluster`), 
 the same figures. The program counts calls of functions in minibroker's packages except `testing`:
 for PRODUCE from the first of ten `send` to the acknowledgement of their batch with acks=all, for
 FETCH from the request to the response that has this batch. A coroutine counts once, however often
-it waits. `--list` prints each function with its calls.
+it waits. One that waited before the first `send` or the request counts if it then calls a function
+itself; a task that only waits for another coroutine is not on the way. `--list` prints each
+function with its calls.
 """
 
 import argparse
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 import trio
@@ -42,12 +44,13 @@ class Function(NamedTuple):
 
 
 class Calls:
-    """The calls while `counting`, by function."""
+    """The calls while `counting`, by function. `waiting` are coroutines that waited before."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Iterable[FrameType] = ()) -> None:
         self.counts: Counter[Function] = Counter()
+        self.suspendable: set[FrameType] = set()  # kept, so that each is another object
         self._files: dict[str, str] = {}
-        self._suspendable: set[FrameType] = set()  # kept, so that each is another object
+        self._waiting = set(waiting)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -60,16 +63,24 @@ class Calls:
 
     def _on_event(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call":
-            code = frame.f_code
-            if code.co_flags & SUSPENDABLE:
-                if frame in self._suspendable:
+            if frame.f_code.co_flags & SUSPENDABLE:
+                if frame in self.suspendable:
                     return  # it continues after a wait
-                self._suspendable.add(frame)
-            file = self._files.get(code.co_filename)
-            if file is None:
-                file = self._files[code.co_filename] = _name_of(code.co_filename)
-            if file:
-                self.counts[Function(file, code.co_qualname)] += 1
+                self.suspendable.add(frame)
+                if frame in self._waiting:
+                    return
+            if self._count(frame.f_code) and frame.f_back in self._waiting:
+                self._waiting.remove(frame.f_back)
+                self._count(frame.f_back.f_code)
+
+    def _count(self, code: CodeType) -> bool:
+        """Count a call. Return whether it is one of minibroker's functions."""
+        file = self._files.get(code.co_filename)
+        if file is None:
+            file = self._files[code.co_filename] = _name_of(code.co_filename)
+        if file:
+            self.counts[Function(file, code.co_qualname)] += 1
+        return bool(file)
 
     def table(self, title: str) -> str:
         """Files and calls, of each package and of all."""
@@ -106,18 +117,20 @@ async def count() -> tuple[Calls, Calls]:
     async with open_broker(world) as broker:
         seams = world.seams("client")
         async with Producer(broker.address, seams=seams) as producer:
-            for calls in (Calls(), produce):
+            for _ in range(2):
                 await trio.sleep(0.25)
-                with calls.counting():
+                produce = Calls(produce.suspendable)
+                with produce.counting():
                     for number in range(RECORDS):
                         await producer.send("t", b"value %d" % number)
                     await producer.flush()
         endpoint = Endpoint(broker.name, PORT)
         async with open_channel(seams.network, endpoint, ChannelOptions()) as channel:
-            for calls in (Calls(), fetch):
+            for _ in range(2):
                 await trio.sleep(0.25)
+                fetch = Calls(fetch.suspendable)
                 request = FetchRequest(partitions=(PartitionFetch("t", 0, RECORDS),))
-                with calls.counting():
+                with fetch.counting():
                     response: FetchResponse = await channel.call(ApiKey.FETCH, request)
                 assert response.partitions[0].records, "the batch is found"
     return produce, fetch
