@@ -42,7 +42,7 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import Buffer, Part, StaleSlice
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from minibroker.protocol.messages import APIS, Request, RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker.protocol.rpc.codec import decode_response, encode_request
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import Buffer, Endpoint
 
 _CORRELATION_ID_MAX = 2**31 - 1

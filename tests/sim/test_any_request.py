@@ -29,7 +29,7 @@ from minibroker.protocol.rpc.codec import (
     has_default,
     without_none,
 )
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import Endpoint, Records
 from minibroker.testing.cluster import SimulatedWorld, open_broker, simulate
 

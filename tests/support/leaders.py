@@ -30,7 +30,7 @@ from minibroker.protocol.messages.fetch import (
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
 from minibroker.protocol.rpc.codec import decode_request, encode_response
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.unit.log.workbench import Bench
 

@@ -19,7 +19,7 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
 )
 from minibroker.protocol.rpc.codec import decode_response, encode_request
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import SimulatedNetwork
 from tests.unit.node import Node, batch_of

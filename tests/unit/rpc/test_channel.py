@@ -25,7 +25,7 @@ from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsRes
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker.protocol.rpc.codec import decode_request, encode_response
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import SimulatedNetwork
 

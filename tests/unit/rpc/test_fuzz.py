@@ -13,7 +13,7 @@ import pytest
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.rpc.codec import decode_request, decode_response
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 from tests.unit.rpc.samples import request_frame, requests, response_frame, responses
 
 REQUESTS = [request_frame(envelope) for envelope in requests()]

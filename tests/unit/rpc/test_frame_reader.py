@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.frame_reader import FrameReader
 
 SHARED_BYTES = 1024
 
