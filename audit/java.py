@@ -107,10 +107,10 @@ def _candidates() -> Iterator[Path]:
 def java_version(java: Path) -> int:
     """Return the major version that a `java` reports, 0 if it reports none."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
+        process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', process.stderr)
     return int(match.group(1)) if match else 0
 
 
@@ -143,8 +143,8 @@ def class_archive(java: Path) -> Path | None:
         status = cache.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
             return None
-        told = (java, base.st_mtime_ns, jars, jars.stat().st_mtime_ns)
-        archive = cache / f"spark-{sha256(repr(told).encode()).hexdigest()[:16]}.jsa"
+        identity = (java, base.st_mtime_ns, jars, jars.stat().st_mtime_ns)
+        archive = cache / f"spark-{sha256(repr(identity).encode()).hexdigest()[:16]}.jsa"
         if not archive.exists():
             _remove_old(cache)
     except (OSError, RuntimeError):  # the latter: there is no home directory

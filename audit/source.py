@@ -231,7 +231,7 @@ class Selection:
     start: int = 0
     end: int = OFFSET_END
 
-    def take(self, wanted: Filter) -> bool:
+    def apply(self, wanted: Filter) -> bool:
         """Apply a filter and return True; False if it cannot be applied here exactly."""
         match wanted:
             case IsNotNull(attribute=(column,)):
@@ -241,13 +241,13 @@ class Selection:
             case In(attribute=(column,), value=values) if column in Replica._fields:
                 self._keep(column, set(values))
             case _:
-                return self.has_offsets and self._take_offsets(wanted)
+                return self.has_offsets and self._apply_to_offsets(wanted)
         return True
 
     def _keep(self, column: str, values: set[Any]) -> None:
         self.values[column] = self.values.get(column, values) & values
 
-    def _take_offsets(self, wanted: Filter) -> bool:
+    def _apply_to_offsets(self, wanted: Filter) -> bool:
         start, end = 0, OFFSET_END
         match wanted:
             case EqualTo(attribute=("offset",), value=int(value)):
@@ -354,7 +354,7 @@ class LogReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take the filters that can be applied here; return the rest to Spark."""
-        return [wanted for wanted in filters if not self._selection.take(wanted)]
+        return [wanted for wanted in filters if not self._selection.apply(wanted)]
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per task: a tuple of pieces."""

@@ -242,12 +242,12 @@ class Summary:
         return sum(each.count for each in self.counts if each.severity is severity)
 
     def _found(self) -> str:
-        told = [
+        counts = [
             plural(self.count(severity), severity)
             for severity in (Severity.ERROR, Severity.WARNING)
             if self.count(severity)
         ]
-        return " and ".join(told)
+        return " and ".join(counts)
 
     def _reasons(self) -> list[str]:
         """Return what holds the verdict back."""

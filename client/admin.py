@@ -87,7 +87,7 @@ from minibroker.protocol.messages.topics import NewTopic as NewTopicMessage
 from minibroker.protocol.types import TopicPartition
 
 # How long a broker has to describe its replicas, and an image to catch up with the controller.
-REPLICAS_PATIENCE_S: Final = 3.0
+REPLICAS_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 0.05
 
 T = TypeVar("T")
@@ -332,8 +332,8 @@ class Admin:
     async def _describe_node(
         self, node_id: int, topics: tuple[str, ...] | None, report: ReplicasReport
     ) -> None:
-        report.silent[node_id] = f"no answer within {REPLICAS_PATIENCE_S:g} s"
-        with trio.move_on_after(REPLICAS_PATIENCE_S):
+        report.silent[node_id] = f"no answer within {REPLICAS_TIMEOUT_S:g} s"
+        with trio.move_on_after(REPLICAS_TIMEOUT_S):
             try:
                 channel = await self._open_cluster().channel(node_id)
                 request = DescribeReplicasRequest(topics)

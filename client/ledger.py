@@ -75,21 +75,21 @@ class Ledger(LedgerFile):
     def record(self, delivery: Delivery) -> None:
         """Write one line for each record of a batch."""
         error = delivery.error
-        told: dict[str, object] = {"name": "producer_send_success"}
+        common: dict[str, object] = {"name": "producer_send_success"}
         if error is not None:
-            told = {
+            common = {
                 "name": "producer_send_error",
                 "exception": type(error).__name__,
                 "message": str(error),
             }
-        told |= {
+        common |= {
             "topic": delivery.topic,
             "partition": delivery.partition,
             "acks": self._acks,
         } | _named(delivery.topic_id)
         entries = []
         for record in delivery.records():
-            entry = told | {"key": _text(record.key), "value": _text(record.value)}
+            entry = common | {"key": _text(record.key), "value": _text(record.value)}
             if error is None:
                 entry["offset"] = record.offset
             entries.append(entry)
@@ -129,9 +129,9 @@ class ConsumerLedger(LedgerFile):
         partitions = []
         for (topic, partition), group in groupby(records, itemgetter(0, 1)):
             offsets = [record.offset for record in group]
-            told = {"topic": topic, "partition": partition, "count": len(offsets)}
+            read = {"topic": topic, "partition": partition, "count": len(offsets)}
             ends = {"minOffset": offsets[0], "maxOffset": offsets[-1]}
-            partitions.append(told | ends | named[topic])
+            partitions.append(read | ends | named[topic])
         total = {"name": "records_consumed", "count": len(records), "partitions": partitions}
         self._write([*entries, total])
 

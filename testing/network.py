@@ -248,7 +248,7 @@ class SimulatedStream:
         """Wait for bytes, then receive them."""
         await trio.lowlevel.checkpoint()
         while not self._is_closed:
-            count = self._incoming.take(view)
+            count = self._incoming.receive_into(view)
             if count is not None:
                 return count
             await self._incoming.wait_for_bytes()
@@ -338,7 +338,7 @@ class _Pipe:
             self._is_ended = True
             self._append(b"")
 
-    def take(self, view: memoryview) -> int | None:
+    def receive_into(self, view: memoryview) -> int | None:
         """Receive what has arrived; 0 at the end, None if nothing has arrived."""
         if self._is_broken:
             raise trio.BrokenResourceError("the connection was reset")
@@ -360,7 +360,7 @@ class _Pipe:
         return size
 
     async def wait_for_bytes(self) -> None:
-        """Wait until `take` may find more than before."""
+        """Wait until `receive_into` may find more than before."""
         is_coming = self._pieces and not self._link.is_held
         deadline = self._pieces[0][0] if is_coming else math.inf
         with trio.move_on_at(deadline):

@@ -111,10 +111,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     report: pytest.TestReport = (yield).get_result()
     if report.failed:
         for cluster in item.stash.get(_used, []):
-            report.sections.append(("minibroker", _told(cluster)))
+            report.sections.append(("minibroker", _section_of(cluster)))
 
 
-def _told(cluster: "KafkaCluster") -> str:
+def _section_of(cluster: "KafkaCluster") -> str:
     lines = ["What was done to the cluster in this test:", *map(str, cluster.timeline_of_test())]
     for node_id in cluster.node_ids:
         lines += ["", f"The last lines of broker {node_id}:", cluster.log_lines(node_id)]

@@ -132,7 +132,7 @@ class Lags:
 
 
 @dataclass
-class Told:
+class StoryCosts:
     """What a story cost: seconds by what they were for, and what the cluster went through."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -226,21 +226,22 @@ class ManyPartitions:
             time.sleep(self._look_every_s)
 
     @contextmanager
-    def telling(self) -> Iterator[Told]:
+    def telling(self) -> Iterator[StoryCosts]:
         """One story: what it cost is told when it is over."""
-        told = Told()
+        costs = StoryCosts()
         lags, epochs = self.lags(), self.epochs() if self.size.topics else {}
         shrinks = self.shrinks()
         lines = {one.pid: len(one.lines) for one in self.cluster.brokers.values()}
-        yield told
+        yield costs
         for pid, found in self.lags().items():
-            told.lags += found - lags.get(pid, Lags())
-        told.shrinks = sum(count - shrinks.get(pid, 0) for pid, count in self.shrinks().items())
+            costs.lags += found - lags.get(pid, Lags())
+        costs.shrinks = sum(count - shrinks.get(pid, 0) for pid, count in self.shrinks().items())
         for one in self.cluster.brokers.values():
             news = one.lines[lines.get(one.pid, 0) :]
-            told.sessions_lost += sum(SESSION_ENDED in line for line in news)
+            costs.sessions_lost += sum(SESSION_ENDED in line for line in news)
         after = self.epochs()
-        told.epochs = max((epoch - epochs.get(name, 0) for name, epoch in after.items()), default=0)
+        changed = (epoch - epochs.get(name, 0) for name, epoch in after.items())
+        costs.epochs = max(changed, default=0)
 
     def controller(self) -> int:
         """The broker that is it."""
@@ -256,61 +257,61 @@ class ManyPartitions:
         async with Admin(self.cluster.addresses, default_api_timeout_ms=180_000) as admin:
             await admin.create_topics(*self.size.new_topics())
 
-    def create(self, told: Told) -> None:
+    def create(self, costs: StoryCosts) -> None:
         """All topics in one request."""
-        with told.timing("answered"):
+        with costs.timing("answered"):
             trio.run(self._create)
-        with told.timing("then in sync"):
+        with costs.timing("then in sync"):
             self.until_in_sync()
 
-    def _lose(self, told: Told, victim: int) -> None:
+    def _lose(self, costs: StoryCosts, victim: int) -> None:
         self.cluster.kill(victim)
-        with told.timing("others lead"):
+        with costs.timing("others lead"):
             while victim in trio.run(self._described)[1]:
                 time.sleep(LOOK_EVERY_S_MIN)
             self.until_in_sync()
         time.sleep(self._away_s)
-        with told.timing("back, answers"):
+        with costs.timing("back, answers"):
             self.cluster.start(victim)
-        with told.timing("then in sync"):
+        with costs.timing("then in sync"):
             self.until_in_sync()
 
-    def kill(self, told: Told) -> None:
+    def kill(self, costs: StoryCosts) -> None:
         """`kill -9` of a broker that is not the controller, which comes back."""
         controller = self.controller()
-        self._lose(told, next(n for n in self.cluster.brokers if n != controller))
+        self._lose(costs, next(n for n in self.cluster.brokers if n != controller))
 
-    def kill_controller(self, told: Told) -> None:
+    def kill_controller(self, costs: StoryCosts) -> None:
         """`kill -9` of the controller, which comes back."""
-        self._lose(told, self.controller())
+        self._lose(costs, self.controller())
 
-    def restart(self, told: Told) -> None:
+    def restart(self, costs: StoryCosts) -> None:
         """One broker is stopped in order and started."""
-        with told.timing("stop"):
+        with costs.timing("stop"):
             assert self.cluster.stop(1) == 0
-        with told.timing("back, answers"):
+        with costs.timing("back, answers"):
             self.cluster.start(1)
-        with told.timing("then in sync"):
+        with costs.timing("then in sync"):
             self.until_in_sync()
 
-    def roll(self, told: Told) -> None:
+    def roll(self, costs: StoryCosts) -> None:
         """One after the other, each when all are in sync again."""
-        with told.timing("all three"):
+        with costs.timing("all three"):
             for node_id in self.cluster.brokers:
                 assert self.cluster.stop(node_id) == 0
                 self.cluster.start(node_id)
                 self.until_in_sync()
 
-    def stop_and_start(self, told: Told) -> None:
+    def stop_and_start(self, costs: StoryCosts) -> None:
         """All brokers at once."""
         brokers = [*self.cluster.brokers.values()]
-        with told.timing("stop"):
+        with costs.timing("stop"):
             for one in brokers:
                 one.send_signal(signal.SIGTERM)
             assert [one.wait(PATIENCE_S) for one in brokers] == [0] * NODES
-        with told.timing("back, answer"):
+        with costs.timing("back, answer"):
             self.cluster.start()
-        with told.timing("then in sync"):
+        with costs.timing("then in sync"):
             self.until_in_sync()
 
     def rest(self) -> dict[str, str]:
@@ -344,7 +345,7 @@ def _spread(values: list[float], unit: str) -> str:
     return f"{min(values):.0f}-{max(values):.0f} {unit}"
 
 
-STORIES: Mapping[str, Callable[[ManyPartitions, Told], None]] = {
+STORIES: Mapping[str, Callable[[ManyPartitions, StoryCosts], None]] = {
     "create": ManyPartitions.create,
     "kill -9": ManyPartitions.kill,
     "kill -9 of the controller": ManyPartitions.kill_controller,
@@ -383,9 +384,9 @@ def figures_of(size: Size, store: str, names: list[str]) -> Iterator[tuple[str, 
     ):
         for name, story in STORIES.items():
             if name in names or name == "create":
-                with many.telling() as told:
-                    story(many, told)
-                yield from ((f"{name}: {what}", it) for what, it in told.figures().items())
+                with many.telling() as costs:
+                    story(many, costs)
+                yield from ((f"{name}: {what}", it) for what, it in costs.figures().items())
         for name, measure in MEASURES.items():
             if name in names:
                 yield from ((f"{name}: {what}", it) for what, it in measure(many).items())

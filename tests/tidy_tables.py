@@ -77,7 +77,7 @@ PURE_FILES = """
     broker/controller/brokers.py broker/controller/backoff.py
     broker/controller/controller_lease.py broker/controller/deletions.py
     broker/controller/elections.py broker/controller/entries.py broker/controller/heartbeats.py
-    broker/controller/isr.py broker/controller/leadership.py broker/controller/liveness.py
+    broker/controller/isr.py broker/controller/moves.py broker/controller/liveness.py
     broker/controller/placement.py broker/controller/plans.py broker/controller/pushes.py
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py

@@ -111,7 +111,7 @@ def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
     found: dict[TopicPartition, tuple[Committed, ...]] = {}
     if tables.committed is None:
         return found
-    kept = _told_by_reference(tables).where(col("offset").isNotNull())
+    kept = _kept_by_reference(tables).where(col("offset").isNotNull())
     rows = kept.orderBy(*PARTITION, "group").limit(MARKS_MAX).collect()
     for row in rows:
         name = TopicPartition(row["topic"], row["partition"])
@@ -119,7 +119,7 @@ def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
     return found
 
 
-def _told_by_reference(tables: Tables) -> DataFrame:
+def _kept_by_reference(tables: Tables) -> DataFrame:
     """Return the commits that count: KEY, offset, at, and the broker that stores them."""
     assert tables.committed is not None
     reference = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & col("is_reference"))
@@ -152,7 +152,7 @@ def _outside(tables: Tables) -> DataFrame:
     said = format_string("group %s has committed %d", "group", "offset")
     place = format_string(" (%s-%d, offset %d)", lit(OFFSETS_TOPIC), "home", "at")
     return (
-        _told_by_reference(tables)
+        _kept_by_reference(tables)
         .join(broadcast(bounds), [*PARTITION])
         .where(is_above | is_short | (col("offset") < col("start")))
         .withColumns(
@@ -172,7 +172,7 @@ def _unkept(tables: Tables) -> DataFrame:
     Only the last acknowledged commit of each group and partition counts. A commit that was stored
     and deleted since is no loss.
     """
-    kept_there = _told_by_reference(tables).select(
+    kept_there = _kept_by_reference(tables).select(
         "group", *PARTITION, col("offset").alias("kept"), "highest"
     )
     homes = tables.replicas.where(col("topic") == OFFSETS_TOPIC)
@@ -180,7 +180,7 @@ def _unkept(tables: Tables) -> DataFrame:
     is_live = homes.where(col("state") == LIVE).limit(1).count() > 0
     is_enough = col("kept").isNull() | (col("highest") >= col("offset"))
     is_known = col("highest").isNotNull() & is_enough
-    told_last = format_string(
+    last_acknowledged = format_string(
         "group %s was told that %d is committed (%s line %d)", "group", "offset", "ledger", "line"
     )
     there = when(col("highest").isNull(), lit(f"; {OFFSETS_TOPIC} says nothing")).otherwise(
@@ -195,7 +195,7 @@ def _unkept(tables: Tables) -> DataFrame:
                 "broker": lit(None).cast("int"),
                 "other_broker": lit(None).cast("int"),
                 "severity": lit(Severity.INFO.value) if is_live else severity(lit(True)),
-                "detail": concat(told_last, there),
+                "detail": concat(last_acknowledged, there),
             }
         )
     )
@@ -204,7 +204,7 @@ def _unkept(tables: Tables) -> DataFrame:
 def _disagreeing(tables: Tables) -> DataFrame:
     """Return the replicas of the offsets topic whose commit differs from the reference's."""
     assert tables.committed is not None
-    right = _told_by_reference(tables).select(
+    right = _kept_by_reference(tables).select(
         *KEY, col("offset").alias("right"), col("at").alias("right_at")
     )
     homes = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())

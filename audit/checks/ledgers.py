@@ -57,7 +57,7 @@ from minibroker.audit.model import Tables
 from minibroker.audit.summary import LedgerCounts, Unjudged
 from minibroker.protocol.constants import OFFSETS_TOPIC
 
-_OFFSETS_TOLD_MAX: Final = 10
+_OFFSETS_LISTED_MAX: Final = 10
 _WRONG: Final = (State.ABSENT, State.OTHER)
 
 
@@ -134,13 +134,13 @@ def inconsistent_offsets(tables: Tables) -> DataFrame | None:
     lines = entries.join(places.where("low != high"), [*PLACE])
     first = min_(struct("ledger", "line", "event"))
     each = lines.groupBy(*PLACE, "is_promised", "content").agg(first.alias("first"))
-    told_as = format_string("%s in %s line %d", "first.event", "first.ledger", "first.line")
+    listed = format_string("%s in %s line %d", "first.event", "first.ledger", "first.line")
     found = each.groupBy(*PLACE, "is_promised").agg(
-        array_sort(collect_list(told_as)).alias("lines"), count("*").alias("count")
+        array_sort(collect_list(listed)).alias("lines"), count("*").alias("count")
     )
     detail = concat(
         format_string("told as %d different records: ", "count"),
-        concat_ws("; ", slice_("lines", 1, _OFFSETS_TOLD_MAX)),
+        concat_ws("; ", slice_("lines", 1, _OFFSETS_LISTED_MAX)),
     )
     return as_findings(
         "inconsistent-offsets",
@@ -186,17 +186,17 @@ def duplicate(tables: Tables) -> DataFrame | None:
     found = (
         judged_records(known)
         .join(suspected, record)
-        .join(acked.withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
+        .join(acked.withColumn("is_acknowledged", lit(True)), [*PLACE, "content"], "left")
         .groupBy(*REPLICA, "in_isr", "content", "sent", "is_promised")
         .agg(
             array_sort(collect_list("offset")).alias("offsets"),
-            min_(when(col("is_told").isNull(), col("offset"))).alias("untold"),
+            min_(when(col("is_acknowledged").isNull(), col("offset"))).alias("unacknowledged"),
         )
         .withColumn("copies", size("offsets"))
         .where("copies > sent")
         .join(first, record)
     )
-    return as_findings("duplicate", _duplicates_told(found))
+    return as_findings("duplicate", _describe_duplicates(found))
 
 
 def unexpected(tables: Tables) -> DataFrame:
@@ -436,20 +436,20 @@ def _what_is_behind() -> Column:
     return concat(which, format_string(" behind the log end %,d", "log_end"))
 
 
-def _duplicates_told(places: DataFrame) -> DataFrame:
+def _describe_duplicates(places: DataFrame) -> DataFrame:
     """Return the rows with severity and detail, at the first offset that no client was told."""
-    offsets = concat_ws(", ", slice_("offsets", 1, _OFFSETS_TOLD_MAX))
+    offsets = concat_ws(", ", slice_("offsets", 1, _OFFSETS_LISTED_MAX))
     detail = concat(
         format_string("%,d equal records at offsets ", "copies"),
         offsets,
-        when(col("copies") > _OFFSETS_TOLD_MAX, ", ...").otherwise(""),
+        when(col("copies") > _OFFSETS_LISTED_MAX, ", ...").otherwise(""),
         format_string(", of which %,d were sent (", "sent"),
         _first(),
         lit(")"),
     )
     return places.withColumns(
         {
-            "offset": coalesce("untold", array_max("offsets")),
+            "offset": coalesce("unacknowledged", array_max("offsets")),
             "severity": severity(in_sync() & col("is_promised")),
             "detail": detail,
         }

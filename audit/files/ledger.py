@@ -113,8 +113,8 @@ def ledger_table(
     from minibroker.audit.checks.local_frames import local_frame
 
     if may_read_here and sum(chunk.end - chunk.begin for chunk in chunks) <= HERE_BYTES_MAX:
-        told = [rows for chunk in chunks for rows in read_chunk(chunk)]
-        return local_frame(spark, pa.Table.from_batches(told, LEDGER), from_arrow_schema(LEDGER))
+        batches = [rows for chunk in chunks for rows in read_chunk(chunk)]
+        return local_frame(spark, pa.Table.from_batches(batches, LEDGER), from_arrow_schema(LEDGER))
     listing = spark.sparkContext.broadcast(tuple(chunks))  # otherwise each task would carry it
 
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -173,9 +173,9 @@ def _is_beginning(line: bytes) -> bool:
 
 
 def _batch_of(ledger: str, lines: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
-    told = json.loads(b"[%s]" % b",".join([line for _, line in lines]))
+    entries = json.loads(b"[%s]" % b",".join([line for _, line in lines]))
     rows = []
-    for (number, _), each in zip(lines, told, strict=True):  # a line holds one object
+    for (number, _), each in zip(lines, entries, strict=True):  # a line holds one object
         if read := _READERS.get(each.get("name")):
             rows += [(ledger, number, *row) for row in read(each)]
     return _batch(rows)
@@ -219,49 +219,49 @@ def _bare(event: Event) -> Row:
     return (event, *[None] * 9)
 
 
-def _acked(told: dict[str, Any]) -> list[Row]:
-    offset = told.get("offset")
+def _acked(entry: dict[str, Any]) -> list[Row]:
+    offset = entry.get("offset")
     if offset is not None and index(offset) < 0:
         offset = None  # unknown: acks=0, or a repetition that the broker no longer remembers
-    return [_row(Event.ACKED, told, index(told["partition"]), offset)]
+    return [_row(Event.ACKED, entry, index(entry["partition"]), offset)]
 
 
-def _failed(told: dict[str, Any]) -> list[Row]:
-    partition = told.get("partition")
+def _failed(entry: dict[str, Any]) -> list[Row]:
+    partition = entry.get("partition")
     if partition == -1:
         return []  # no partition was chosen yet, so it was never sent
-    return [_row(Event.FAILED, told, partition, None)]
+    return [_row(Event.FAILED, entry, partition, None)]
 
 
-def _shown(told: dict[str, Any]) -> list[Row]:
-    return [_row(Event.SHOWN, told, index(told["partition"]), index(told["offset"]))]
+def _shown(entry: dict[str, Any]) -> list[Row]:
+    return [_row(Event.SHOWN, entry, index(entry["partition"]), index(entry["offset"]))]
 
 
-def _shown_offsets(told: dict[str, Any]) -> list[Row]:
+def _shown_offsets(entry: dict[str, Any]) -> list[Row]:
     rows = []
-    for each in told["partitions"]:
+    for each in entry["partitions"]:
         bare: dict[str, Any] = {"topic": each["topic"], "key": None, "value": None}
-        bare |= {"timestamp": told.get("timestamp"), "topicId": each.get("topicId")}
+        bare |= {"timestamp": entry.get("timestamp"), "topicId": each.get("topicId")}
         partition = index(each["partition"])
         offsets = {index(each["minOffset"]), index(each["maxOffset"])}
         rows += [_row(Event.SHOWN_OFFSET, bare, partition, offset) for offset in sorted(offsets)]
     return rows
 
 
-def _committed(told: dict[str, Any]) -> list[Row]:
-    group = told.get("group")
-    if group is None or not told.get("success", True):
+def _committed(entry: dict[str, Any]) -> list[Row]:
+    group = entry.get("group")
+    if group is None or not entry.get("success", True):
         return []
     rows = []
-    for each in told["offsets"]:
-        bare = {"key": None, "value": None, "timestamp": told.get("timestamp")} | each
+    for each in entry["offsets"]:
+        bare = {"key": None, "value": None, "timestamp": entry.get("timestamp")} | each
         row = _row(Event.COMMITTED, bare, index(each["partition"]), index(each["offset"]))
         rows.append((*row[:-1], group))
     return rows
 
 
-def _began(told: dict[str, Any]) -> list[Row]:
-    repeating = [_bare(Event.REPEATING)] if told.get("idempotence") is False else []
+def _began(entry: dict[str, Any]) -> list[Row]:
+    repeating = [_bare(Event.REPEATING)] if entry.get("idempotence") is False else []
     return [_bare(Event.BEGAN), *repeating]
 
 
@@ -276,17 +276,17 @@ _READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {
 }
 
 
-def _row(event: Event, told: dict[str, Any], partition: int | None, offset: int | None) -> Row:
-    key, value, acks = told["key"], told["value"], told.get("acks")
+def _row(event: Event, entry: dict[str, Any], partition: int | None, offset: int | None) -> Row:
+    key, value, acks = entry["key"], entry["value"], entry.get("acks")
     return (
         event,
         ACKS_ALL if acks is None else index(acks),
-        sys.intern(told["topic"]),
+        sys.intern(entry["topic"]),
         partition,
         offset,
         None if key is None else key.encode("utf-8", "surrogateescape"),
         None if value is None else value.encode("utf-8", "surrogateescape"),
-        told.get("timestamp"),
-        told.get("topicId"),
+        entry.get("timestamp"),
+        entry.get("topicId"),
         None,
     )

@@ -47,11 +47,11 @@ def read_records(
             for position, size in find_batches(replica, segment, start, end, begin):
                 rows.add(os.pread(descriptor, size, position), start, end)
                 if rows.count >= ROWS_MAX or rows.bytes >= BYTES_MAX:
-                    yield rows.take()
+                    yield rows.pop_table()
     except OSError:
         pass
     if rows.count:
-        yield rows.take()
+        yield rows.pop_table()
 
 
 def find_batches(
@@ -120,7 +120,7 @@ class _Rows:
         for collected, column in zip(self._columns, wanted, strict=True):
             collected.extend(column[first:behind])
 
-    def take(self) -> pa.RecordBatch:
+    def pop_table(self) -> pa.RecordBatch:
         """Return the table of the collected records, and start a new one."""
         columns, count = self._columns, self.count
         self._begin()

@@ -93,7 +93,7 @@ def scan_segment(
     except OSError as error:
         problem = explain(error)
     if rows.count:
-        yield rows.take()
+        yield rows.pop_table()
     if rows.end < segment.size:
         problem = problem or "gone: the file became shorter while it was read"
     if problem is not None:
@@ -170,7 +170,7 @@ class _Rows:
             )
             del self.headers[-BATCH_HEADER_BYTES:], self.identities[-8:], self.crcs[-1]
 
-    def take(self) -> pa.RecordBatch:
+    def pop_table(self) -> pa.RecordBatch:
         """Return the table of the collected batches, and start a new one."""
         fields = np.frombuffer(self.headers, _HEADER)
         sizes = fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
@@ -233,17 +233,17 @@ class _Scan:
             before = rows.end
             view = window.read(before)
             self._walk(view)
-            if rows.end == before and not self._take_large(view):
+            if rows.end == before and not self._collect_large(view):
                 problem = self._explain(view)
                 rows.drop_wrong()
                 if rows.end < before:
                     problem = "its checksum is wrong, and it leads to no batch"
                 end = self._find(rows.end + 1)
                 if rows.count:
-                    yield rows.take()
+                    yield rows.pop_table()
                 yield rows.tear(end, problem)
             elif rows.count >= rows_max and rows.is_last_right:
-                yield rows.take()
+                yield rows.pop_table()
 
     def _walk(self, view: memoryview) -> None:
         """Collect the batches that are complete in a view, which begins after the last one."""
@@ -264,7 +264,7 @@ class _Scan:
             at = behind
         rows.end = start + at
 
-    def _take_large(self, view: memoryview) -> bool:
+    def _collect_large(self, view: memoryview) -> bool:
         """Collect the batch at the start of a view that is too small for it; False if none is."""
         rows, start = self._rows, self._rows.end
         if len(view) < BATCH_HEADER_BYTES:

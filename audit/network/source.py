@@ -51,7 +51,7 @@ WITHOUT_HEADERS: Final = StructType([field for field in SCHEMA if field.name != 
 MILLISECONDS_MAX: Final = (2**63 - 1) // 1000  # of a timestamp in Spark
 
 # default.api.timeout.ms if the user has set none, and how long one poll takes.
-PATIENCE_MS: Final = 60_000
+TIMEOUT_MS: Final = 60_000
 LOOK_MS: Final = 500
 
 GONE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -109,7 +109,7 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
         consumer.assign([name])
         position, end = _bounds(consumer, options, wanted)
         consumer.seek(name, position)
-        looks_left = looks = _patience_ms(options) // LOOK_MS + 1
+        looks_left = looks = _timeout_ms(options) // LOOK_MS + 1
         while position < end:
             records = consumer.poll(LOOK_MS / 1000)
             if records and records[-1].offset >= end:
@@ -122,12 +122,12 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
             if not looks_left:
                 raise ReadTimeout(
                     f"nothing of {name} at offset {position}, to be read to {end}, came within"
-                    f" default.api.timeout.ms ({_patience_ms(options)})"
+                    f" default.api.timeout.ms ({_timeout_ms(options)})"
                 )
 
 
-def _patience_ms(options: ReadOptions) -> int:
-    return int(options.client.get("default.api.timeout.ms", PATIENCE_MS))
+def _timeout_ms(options: ReadOptions) -> int:
+    return int(options.client.get("default.api.timeout.ms", TIMEOUT_MS))
 
 
 def _bounds(consumer: Consumer, options: ReadOptions, wanted: Range) -> tuple[int, int]:

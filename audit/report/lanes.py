@@ -222,10 +222,10 @@ def _mark(mark: str, held: Sequence[Numbered], scale: Scale, is_cut: bool) -> st
     if is_cut:
         side = "end" if at > 60 else "start"
         x = -7 if at > 60 else 7
-        told = "" if finding.offset is None else f"{finding.check} at {finding.offset:,}"
+        label = "" if finding.offset is None else f"{finding.check} at {finding.offset:,}"
         shape = (
             f'<path class="gap" d="{_CUT}"/><path class="cut" d="{_CUT}"/><path d="{shape}"/>'
-            f'<text x="{x}" y="44" text-anchor="{side}">{printable(told)}</text>'
+            f'<text x="{x}" y="44" text-anchor="{side}">{printable(label)}</text>'
         )
     else:
         shape = f'<path d="{shape}"/>'

@@ -238,7 +238,7 @@ class Channels:
         channel = self.live.get(broker.node_id)
         return channel if channel is not None and channel.pushes.broker == broker else None
 
-    def has_told(self, marks: Mapping[int, int]) -> bool:
+    def has_acknowledged(self, marks: Mapping[int, int]) -> bool:
         """Whether each broker of these marks that is still live has acknowledged up to its mark."""
         return all(
             channel.pushes.acknowledged >= marks.get(node, 0) for node, channel in self.live.items()

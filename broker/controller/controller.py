@@ -42,14 +42,14 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.broker.controller import brokers, elections, entries, isr, leadership, topics
+from minibroker.broker.controller import brokers, elections, entries, isr, topics
 from minibroker.broker.controller.channels import Channels
 from minibroker.broker.controller.context import Job, NodeContext
 from minibroker.broker.controller.deletions import Deletions
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.handovers import Handovers
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats
-from minibroker.broker.controller.leadership import Move
+from minibroker.broker.controller.moves import Move, plan_moves
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.prober import OrderProgress, Prober
 from minibroker.broker.controller.pushes import Acknowledgement
@@ -82,11 +82,11 @@ from minibroker.protocol.messages.topics import (
 from minibroker.protocol.types import TopicPartition
 
 JOBS_MAX: Final = 1_000  # waiting; one more is refused with REQUEST_TIMED_OUT
-TELLING_S_MAX: Final = 5.0  # for which an answer waits until all brokers were told
+PUSHING_S_MAX: Final = 5.0  # for which an answer waits until all brokers were told
 REPORTS_MAX: Final = 20  # lines logged of one plan
 
 # Requests that are answered once the brokers were told.
-ANSWERED_ONCE_TOLD: Final = (
+ANSWERED_AFTER_PUSHES: Final = (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     CreatePartitionsRequest,
@@ -287,8 +287,8 @@ class Controller:
         for job, answer in zip(jobs, answers, strict=True):
             assert self._jobs[0] is job
             self._jobs.popleft()
-            if plan.writes and isinstance(job.request, ANSWERED_ONCE_TOLD):
-                nursery.start_soon(self._finish_when_told, job, answer)
+            if plan.writes and isinstance(job.request, ANSWERED_AFTER_PUSHES):
+                nursery.start_soon(self._finish_when_pushed, job, answer)
             else:
                 self.answer(job, answer)
 
@@ -322,7 +322,7 @@ class Controller:
                 return [unregistered.answer], unregistered
             case ElectionJob(moves, too_late):
                 is_late = trio.current_time() >= too_late
-                electing = leadership.plan_moves(self._state, () if is_late else moves)
+                electing = plan_moves(self._state, () if is_late else moves)
                 elected = await take_turns(electing)
                 return [elected.answer], elected
             case RecoveryJob(tails):
@@ -336,13 +336,13 @@ class Controller:
         job.finish(answer)
         self._context.order_handlers.notify(job)
 
-    async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
+    async def _finish_when_pushed(self, job: Job[Any], answer: Any) -> None:
         """Answer a request that was written, even if this broker is no longer the controller."""
         nodes = self._channels.staying(self._state)
         if isinstance(job.request, ControlledShutdownRequest):
             nodes.append(job.request.broker_id)
         try:
-            await self.until_told(nodes)
+            await self.until_pushed(nodes)
         finally:
             if isinstance(answer, CreateTopicsResponse | CreatePartitionsResponse):
                 answer = topics.admit(answer, self._channels.uncreated(self._state))
@@ -423,11 +423,11 @@ class Controller:
         moved: Collection[TopicPartition] = await self._decide(ElectionJob(moves, too_late))
         return moved
 
-    async def until_told(self, nodes: Collection[int] | None = None) -> None:
+    async def until_pushed(self, nodes: Collection[int] | None = None) -> None:
         """Wait, for a bounded time, until these (or all) live brokers know the present state."""
         marks = self._channels.change_counts(self._channels.live if nodes is None else nodes)
-        with trio.move_on_after(TELLING_S_MAX):
-            while not self._channels.has_told(marks):
+        with trio.move_on_after(PUSHING_S_MAX):
+            while not self._channels.has_acknowledged(marks):
                 await self._progress.wait()
 
     def waiting_for_tails(self) -> Mapping[TopicPartition, tuple[int, ...]]:

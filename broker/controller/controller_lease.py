@@ -14,8 +14,8 @@ If the store, asked at some moment, names no controller that fences, then no bro
 before a time-out from that moment has passed (`on_vacancy`).
 
 A standing that has lapsed returns only when the controller says that it has sent all roles again
-since then (`told_lapse`): other leaders may have been elected meanwhile. A new registration begins
-with a standing, because the controller sends its roles again in any case
+since then (`confirmed_lapse`): other leaders may have been elected meanwhile. A new registration
+begins with a standing, because the controller sends its roles again in any case
 (`Replicas.is_role_present`).
 """
 
@@ -63,7 +63,7 @@ class ControllerLease:
         self._controller_epoch = request.controller_epoch
         self._look(now)
         if NO_STAMP < request.confirmed <= self._newest_stamp:
-            self._confirm(self.good_until(request.confirmed, now), request.told_lapse, now)
+            self._confirm(self.good_until(request.confirmed, now), request.confirmed_lapse, now)
         self._newest_stamp = math.floor(now * STAMPS_PER_S)
         return ProbeResponse(0, self._newest_stamp, self.lapse)
 
@@ -77,15 +77,15 @@ class ControllerLease:
         if not self._is_lapsed:
             self._until = max(self._until, asked_at + self.timeout_s)
 
-    def _confirm(self, until: float, told_lapse: int, now: float) -> None:
-        if until > now and self.may_stand(told_lapse):
+    def _confirm(self, until: float, confirmed_lapse: int, now: float) -> None:
+        if until > now and self.may_stand(confirmed_lapse):
             self._is_lapsed = False
             self._until = max(self._until, until)
 
-    def may_stand(self, told_lapse: int) -> bool:
+    def may_stand(self, confirmed_lapse: int) -> bool:
         """Whether the controller has sent all roles since the last lapse; it sent them after
-        `told_lapse`."""
-        return not self._is_lapsed or told_lapse == self._lapses
+        `confirmed_lapse`."""
+        return not self._is_lapsed or confirmed_lapse == self._lapses
 
     def _look(self, now: float) -> None:
         """Record the end of the standing, once."""

@@ -25,10 +25,15 @@ from typing import Any, Final, Protocol, TypeAlias
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller import leadership
 from minibroker.broker.controller.channels import Channel, Send
 from minibroker.broker.controller.context import Job
-from minibroker.broker.controller.leadership import Balance, Move
+from minibroker.broker.controller.moves import (
+    Balance,
+    Move,
+    imbalanced,
+    moves_from,
+    preferred_moves,
+)
 from minibroker.broker.controller.pushes import Push
 from minibroker.broker.controller.state import State
 from minibroker.broker.turns import at_once, take_turns
@@ -67,7 +72,7 @@ class Elector(Protocol):
     async def elect(self, moves: Sequence[Move], too_late: float) -> Collection[TopicPartition]:
         """Elect these targets, unless it is too late; return the partitions moved."""
 
-    async def until_told(self) -> None:
+    async def until_pushed(self) -> None:
         """Wait until each live broker knows the state or does not answer."""
 
     def queue(self, job: Job[Any]) -> None:
@@ -138,7 +143,7 @@ class Handovers:
 
     async def _rebalance(self) -> None:
         percentage = self._config.leader_imbalance_per_broker_percentage
-        moves = await take_turns(leadership.imbalanced(self._elector.state, percentage))
+        moves = await take_turns(imbalanced(self._elector.state, percentage))
         await self._move(moves)
         self._balance.restart(trio.current_time())
 
@@ -149,17 +154,17 @@ class Handovers:
                 self._requests.popleft()
                 self._elector.answer(job, answer)
             case ControlledShutdownRequest(broker_id=node):
-                moves = await take_turns(leadership.moves_from(self._elector.state, node))
+                moves = await take_turns(moves_from(self._elector.state, node))
                 await self._hand_over(node, moves, LEAVING_S_MAX, _go_on)
                 self._requests.popleft()
                 self._elector.queue(job)
 
     async def _elect(self, names: Sequence[TopicPartition] | None) -> ElectLeadersResponse:
-        selecting = leadership.preferred_moves(self._elector.state, names)
+        selecting = preferred_moves(self._elector.state, names)
         moves, others = await take_turns(selecting)
         moved = await self._move(moves)
         if moved:
-            await self._elector.until_told()
+            await self._elector.until_pushed()
         results = [
             PartitionElected(*move.name) if move.name in moved else _not_moved(move)
             for move in moves

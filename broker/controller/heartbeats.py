@@ -13,8 +13,8 @@ This is sound because of the following rules; do not change one of them alone:
 * The controller confirms only the stamps of answers that made a broker heard, and none while the
   broker is fenced. `judge` decides. Its caller writes the consequences into the metadata before it
   calls `judge` again, and only `judge` ends a fence.
-* The controller confirms a broker whose standing lapsed only with `told_lapse`: it has sent all
-  roles again since the broker reported the lapse, and since it heard the broker again.
+* The controller confirms a broker whose standing lapsed only with `confirmed_lapse`: it has sent
+  all roles again since the broker reported the lapse, and since it heard the broker again.
 * Each registration begins with a whole time-out, and a new controller gives one to every broker.
 * Time in which the controller did not run does not count as a broker's silence (`tick`). That can
   only delay fences.
@@ -38,7 +38,7 @@ class Confirmation(NamedTuple):
     lapse of the broker's standing after which all its roles were sent again."""
 
     stamp: int = NO_STAMP
-    told_lapse: int = NO_LAPSE
+    confirmed_lapse: int = NO_LAPSE
 
 
 class _Heartbeats:
@@ -48,12 +48,12 @@ class _Heartbeats:
     __slots__ = (
         "answered_at",
         "broker",
+        "confirmed_lapse",
         "heard_at",
         "is_fenced",
         "lapse",
         "mark",
         "stamp",
-        "told_lapse",
         "waiting",
     )
 
@@ -67,7 +67,7 @@ class _Heartbeats:
         # Received at, and the stamp of, the newest answer, while an order waits.
         self.waiting: tuple[float, int] | None = None
         self.lapse = NO_LAPSE  # of the broker's standing, as it said last
-        self.told_lapse = NO_LAPSE
+        self.confirmed_lapse = NO_LAPSE
         # `Pushes.acknowledged` once the broker has all roles again.
         self.mark: int | None = None
 
@@ -93,7 +93,7 @@ class _Heartbeats:
     def fence(self) -> None:
         """Fence the broker. The roles that it was sent are out of date from now on."""
         self.is_fenced = True
-        self.mark, self.told_lapse = None, NO_LAPSE
+        self.mark, self.confirmed_lapse = None, NO_LAPSE
 
 
 class BrokerHeartbeats:
@@ -153,7 +153,7 @@ class BrokerHeartbeats:
         known = self._of(broker)
         if known is None or known.is_fenced:
             return Confirmation()
-        return Confirmation(known.stamp, known.told_lapse)
+        return Confirmation(known.stamp, known.confirmed_lapse)
 
     def needs_roles(self, broker: BrokerRegistration) -> bool:
         """Whether the broker needs all roles again, and sending them has not begun."""
@@ -161,7 +161,7 @@ class BrokerHeartbeats:
         return (
             known is not None
             and not known.is_fenced
-            and known.lapse not in (NO_LAPSE, known.told_lapse)
+            and known.lapse not in (NO_LAPSE, known.confirmed_lapse)
             and known.mark is None
         )
 
@@ -177,7 +177,7 @@ class BrokerHeartbeats:
         """Record how much the broker has acknowledged, which may include all roles again."""
         known = self._of(broker)
         if known is not None and known.mark is not None and acknowledged >= known.mark:
-            known.told_lapse, known.mark = known.lapse, None
+            known.confirmed_lapse, known.mark = known.lapse, None
 
     # -- judging
 

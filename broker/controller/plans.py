@@ -75,7 +75,9 @@ class Draft:
         self._partitions: dict[str, list[PartitionRecord]] = {}
         self._writes: dict[str, Put | Delete] = {}
         self._changed: dict[TopicPartition, None] = {}
-        self._told: dict[str, None] = {}  # topics: new, or other settings or more partitions
+        self._updated_topics: dict[
+            str, None
+        ] = {}  # topics: new, or other settings or more partitions
         self._deleted: dict[str, bytes] = {}
         self._added: list[tuple[TopicRecord, int]] = []  # topics, and their first new partition
         self._added_count = 0
@@ -125,7 +127,7 @@ class Draft:
     def set_topic(self, topic: TopicRecord) -> None:
         """Replace a topic, with other settings."""
         self._topics[topic.name] = topic
-        self._told[topic.name] = None
+        self._updated_topics[topic.name] = None
         self.write([entries.topic_put(topic)])
 
     def add_topic(self, topic: TopicRecord) -> TopicRecord:
@@ -158,7 +160,7 @@ class Draft:
             for record in topic.partitions[first:]:
                 self._changed[TopicPartition(topic.name, record.number)] = None
                 yield entries.partition_put(topic.id, record)
-            self._told[topic.name] = None
+            self._updated_topics[topic.name] = None
             yield entries.topic_put(topic)
 
     def remove_topic(self, topic: TopicRecord, tombstone: Tombstone) -> None:
@@ -185,7 +187,7 @@ class Draft:
             self._topics[name] = replace(topic, partitions=tuple(partitions))
         before, after = self._before, self.state
         change = Change(
-            tuple(name for name in self._told if name in self._topics),
+            tuple(name for name in self._updated_topics if name in self._topics),
             tuple(self._deleted.items()),
             tuple(self._changed),
             before.brokers != after.brokers

@@ -37,7 +37,7 @@ class Recoverer(Protocol):
     async def recover(self, tails: Mapping[int, Tails]) -> None:
         """Elect leaders by the log ends on these brokers."""
 
-    async def until_told(self, nodes: Collection[int] | None = None) -> None:
+    async def until_pushed(self, nodes: Collection[int] | None = None) -> None:
         """Wait until each of these live brokers knows the state or does not answer."""
 
     async def wait_for_progress(self) -> None:
@@ -59,7 +59,7 @@ class TailComparison:
                 await self._recoverer.wait_for_progress()
                 continue
             nodes = sorted({node for candidates in waiting.values() for node in candidates})
-            await self._recoverer.until_told(nodes)
+            await self._recoverer.until_pushed(nodes)
             tails = {
                 node: await self._tails_of(self._channels[node])
                 for node in nodes

@@ -152,11 +152,11 @@ def of_readiness(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Fi
 
 def of_clocks(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
     """Compare the wall clocks, allowing for the error of measurement over the network."""
-    told = [each for each in seen if each.answer is not None]
-    if not told:
+    answered = [each for each in seen if each.answer is not None]
+    if not answered:
         return
-    fast = max(told, key=lambda each: each.clock_ms)
-    slow = min(told, key=lambda each: each.clock_ms)
+    fast = max(answered, key=lambda each: each.clock_ms)
+    slow = min(answered, key=lambda each: each.clock_ms)
     apart = fast.clock_ms - slow.clock_ms
     sync = "have all machines set their clocks by NTP: retention and timestamps go by them"
     if apart - fast.clock_error_ms - slow.clock_error_ms > CLOCKS_MS_MAX:
@@ -218,10 +218,10 @@ def of_versions(
     ):
         kinds = sorted(set(versions.values()))
         if len(kinds) > 1:
-            told = listed(f"broker {node} has {version}" for node, version in versions.items())
+            text = listed(f"broker {node} has {version}" for node, version in versions.items())
             yield Finding(
                 Level.NOTE,
-                f"the brokers run different versions of {what}: {told}",
+                f"the brokers run different versions of {what}: {text}",
                 "finish the upgrade, one broker after another",
             )
         elif kinds:

@@ -21,10 +21,10 @@ def of_topics(
     topics: "Iterable[TopicMetadata]", configs: Configs, live: Iterable[int]
 ) -> Iterator[Finding]:
     """Check everything about these topics; `live` are the live brokers of the cluster."""
-    told, alive = list(topics), set(live)
-    yield from of_missing_brokers(told, alive)
-    yield from of_partitions(told, configs)
-    yield from of_settings(told, configs, len(alive))
+    described, alive = list(topics), set(live)
+    yield from of_missing_brokers(described, alive)
+    yield from of_partitions(described, configs)
+    yield from of_settings(described, configs, len(alive))
 
 
 def of_refused_topics(refused: Mapping[str, str]) -> Iterator[Finding]:

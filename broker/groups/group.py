@@ -338,12 +338,12 @@ class Group:
         LOGGER.debug("[Group %.99s] %s -> %s", self.group_id, self.state, state)
         self.state = state
 
-    def _prepare(self, now: float, told: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
+    def _prepare(self, now: float, error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
         """Have all members join again, and answer waiting SYNCs with the reason."""
         is_first = self.state is State.EMPTY
         self._become(State.PREPARING_REBALANCE)
         for member in self._members:
-            member.answer_sync(SyncGroupResponse(told), now)
+            member.answer_sync(SyncGroupResponse(error), now)
         self._outbox.forget()
         self._sync_ends = self._empty_again_at = math.inf
         timeout_s = self._members.rebalance_timeout_s

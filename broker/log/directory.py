@@ -140,11 +140,11 @@ class DataDirectory:
         self.is_clean = is_new or files.exists(root / CLEAN_SHUTDOWN)
         last_boot_id = self._read_boot_id()
         last_run, last_synced = self._read_run()
-        was_told = not files.exists(root / TAIL_UNSAFE)
-        self.same_boot = last_boot_id == boot_id and was_told
-        self.tail_safe = (self.is_clean or self.same_boot) and was_told
-        self.was_synced = last_synced and (was_told or self._is_untold_synced())
-        if not self.tail_safe and was_told:
+        was_reported = not files.exists(root / TAIL_UNSAFE)
+        self.same_boot = last_boot_id == boot_id and was_reported
+        self.tail_safe = (self.is_clean or self.same_boot) and was_reported
+        self.was_synced = last_synced and (was_reported or self._was_unreported_tail_synced())
+        if not self.tail_safe and was_reported:
             files.write_atomic(root / TAIL_UNSAFE, SYNCED if last_synced else b"")
         self.run = last_run + 1
         # A run without syncs before its acknowledgements may have left records in the page cache;
@@ -167,7 +167,7 @@ class DataDirectory:
         text = b"%d %s\n" % (self.run, SYNCED) if is_synced else b"%d\n" % self.run
         self._files.write_atomic(self.root / RUN, text)
 
-    def _is_untold_synced(self) -> bool:
+    def _was_unreported_tail_synced(self) -> bool:
         return self._files.read_bytes(self.root / TAIL_UNSAFE) == SYNCED
 
     def _read_boot_id(self) -> str | None:

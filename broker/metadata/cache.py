@@ -46,9 +46,9 @@ def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
     for one copy of the table of topics."""
     before = image.topics
     topics = dict(before)
-    named = {told.name: None for told in update.topics}
-    for told in update.topics:
-        topics[told.name] = _topic(before.get(told.name), told)
+    named = {state.name: None for state in update.topics}
+    for state in update.topics:
+        topics[state.name] = _topic(before.get(state.name), state)
     for (name, topic_id), states in _by_topic(update.partitions).items():
         named[name] = None
         topic = topics.get(name)
@@ -106,13 +106,13 @@ def _by_topic(
     return topics
 
 
-def _topic(known: TopicImage | None, told: TopicState) -> TopicImage:
-    if known is not None and 0 < told.creation < known.creation:
+def _topic(known: TopicImage | None, state: TopicState) -> TopicImage:
+    if known is not None and 0 < state.creation < known.creation:
         return known
-    configs = {entry.name: entry.value for entry in told.configs}
-    partitions = known.partitions if known is not None and known.id == told.id else ()
-    partitions = _sized(partitions, told.partition_count)
-    return TopicImage(told.id, told.name, configs, partitions, told.creation)
+    configs = {entry.name: entry.value for entry in state.configs}
+    partitions = known.partitions if known is not None and known.id == state.id else ()
+    partitions = _sized(partitions, state.partition_count)
+    return TopicImage(state.id, state.name, configs, partitions, state.creation)
 
 
 def _sized(partitions: tuple[PartitionImage, ...], count: int) -> tuple[PartitionImage, ...]:
@@ -127,9 +127,9 @@ def _with_states(topic: TopicImage, states: Iterable[PartitionState]) -> TopicIm
     partitions = list(_sized(topic.partitions, max(news, default=-1) + 1))
     for number, state in news.items():
         known = partitions[number]
-        told = (state.leader_epoch, state.partition_epoch)
-        if told >= (known.leader_epoch, known.partition_epoch):
+        version = (state.leader_epoch, state.partition_epoch)
+        if version >= (known.leader_epoch, known.partition_epoch):
             partitions[number] = PartitionImage(
-                number, state.leader, state.leader_epoch, state.isr, state.replicas, told[1]
+                number, state.leader, state.leader_epoch, state.isr, state.replicas, version[1]
             )
     return replace(topic, partitions=tuple(partitions))

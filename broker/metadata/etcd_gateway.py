@@ -129,8 +129,8 @@ class Gateway:
         """
         endpoint = self._endpoints[self._current]
         try:
-            told = await self._first_line(endpoint, path, body, wait_s)
-            return _result(endpoint, *told) if told is not None else {}
+            answer = await self._first_line(endpoint, path, body, wait_s)
+            return _result(endpoint, *answer) if answer is not None else {}
         except StoreUnavailable as error:
             self._leave(endpoint, error)
             raise
@@ -143,20 +143,20 @@ class Gateway:
         self, endpoint: str, path: str, body: Json, wait_s: float
     ) -> tuple[int, bytes] | None:
         """Return the HTTP status and the line; see `first_news`."""
-        told = None
+        answer = None
         with trio.move_on_after(wait_s) as scope, _transport_errors(endpoint):
             headers = await self._headers(endpoint)
             request = self._request(endpoint, path, body, headers)
             request.extensions["timeout"]["read"] = None
             async with aclosing(await self._http.send(request, stream=True)) as response:
                 async for line in response.aiter_lines():
-                    if told is None and _is_news(line):
-                        told = response.status_code, line.encode()
+                    if answer is None and _is_news(line):
+                        answer = response.status_code, line.encode()
                         # Not `break`: httpx's generators close properly if cancelled in a read.
                         scope.cancel()
-        if told is None and not scope.cancelled_caught:
+        if answer is None and not scope.cancelled_caught:
             raise Unanswered(f"etcd at {endpoint} has ended its answer")
-        return told
+        return answer
 
     async def _ask(self, endpoint: str, path: str, body: Json) -> Json:
         headers = await self._headers(endpoint)
@@ -254,10 +254,10 @@ def _text(error: BaseException) -> str:
     """Return the first text that the exception, or its cause, has."""
     if isinstance(error, httpx.TimeoutException):
         return "it takes too long"
-    told: BaseException | None = error
-    while told is not None and not str(told):
-        told = told.__cause__ or told.__context__
-    return type(error).__name__ if told is None else str(told)
+    cause: BaseException | None = error
+    while cause is not None and not str(cause):
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__ if cause is None else str(cause)
 
 
 def _is_news(line: str) -> bool:
@@ -276,12 +276,12 @@ def _result(endpoint: str, status: int, content: bytes) -> Json:
     if is_good and "header" in result:
         good: Json = result
         return good
-    told = error if isinstance(error, dict) else answer  # a stream's is one level deeper
-    words = told.get("message", error)
+    described = error if isinstance(error, dict) else answer  # a stream's is one level deeper
+    words = described.get("message", error)
     if words is None:
         raise Unanswered(f"{endpoint} does not answer as etcd does: HTTP status {status}")
     text = f"etcd at {endpoint} says {words!r}"
-    code: Any = told.get("code", told.get("grpc_code"))
+    code: Any = described.get("code", described.get("grpc_code"))
     is_too_large = any(cause in text for cause in TOO_LARGE)
     if code in FINAL or is_too_large:
         hints = [hint for cause, hint in HINTS.items() if cause in text]

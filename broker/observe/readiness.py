@@ -33,7 +33,7 @@ class ReadinessFacts:
 
     `broker_epoch` is that of its registration, -1 before the first. `is_session_current`: the
     registration surely exists still. `is_standing`: no controller can have fenced the broker.
-    `is_told`: a controller has sent it all roles and the whole image. `image` is that of the
+    `has_all_roles`: a controller has sent it all roles and the whole image. `image` is that of the
     cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot be created
     for lack of disk space. `silent_leaders` have answered no fetch of this broker for as long as a
     replica may lag.
@@ -43,7 +43,7 @@ class ReadinessFacts:
     broker_epoch: int
     is_session_current: bool
     is_standing: bool
-    is_told: bool
+    has_all_roles: bool
     is_shutting_down: bool
     image: ClusterImage
     partitions: Mapping[TopicPartition, Partition]
@@ -73,7 +73,7 @@ def _reasons(facts: ReadinessFacts) -> Iterator[str]:
         yield "its registration has lapsed: it has not reached the metadata store in time"
     elif not facts.is_standing:
         yield "the controller may have fenced it: it has not confirmed in time that it hears it"
-    if not facts.is_told:
+    if not facts.has_all_roles:
         yield "no controller has told it yet what it leads and follows"
         return
     known = facts.image.brokers.get(facts.broker_id)

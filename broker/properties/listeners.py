@@ -90,14 +90,16 @@ class Listeners:
 
         `machine` is the name of who listens at every interface.
         """
-        told = {one.name: one for one in self.advertised_listeners or ()}
-        return tuple(_advertised(one, told.get(one.name), machine) for one in bound)
+        configured = {one.name: one for one in self.advertised_listeners or ()}
+        return tuple(_advertised(one, configured.get(one.name), machine) for one in bound)
 
 
-def _advertised(bound: NamedEndpoint, told: NamedEndpoint | None, machine: str) -> NamedEndpoint:
-    if told is not None:
-        host = told.host or machine or bound.host
-        return NamedEndpoint(bound.name, host, told.port or bound.port)
+def _advertised(
+    bound: NamedEndpoint, configured: NamedEndpoint | None, machine: str
+) -> NamedEndpoint:
+    if configured is not None:
+        host = configured.host or machine or bound.host
+        return NamedEndpoint(bound.name, host, configured.port or bound.port)
     host = machine if is_unspecified(bound.host) else bound.host
     return NamedEndpoint(bound.name, host or bound.host, bound.port)
 

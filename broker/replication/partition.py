@@ -354,10 +354,10 @@ class Partition:
         if answer.error in NOT_APPLIED:
             role.isr_state = Committed(role.isr)
         elif not answer.error:
-            told = (answer.leader_epoch, answer.partition_epoch)
-            if answer.leader_epoch == self.leader_epoch and told >= self.version:
+            version = (answer.leader_epoch, answer.partition_epoch)
+            if answer.leader_epoch == self.leader_epoch and version >= self.version:
                 role.isr_state = Committed(answer.isr)
-                self.version = told
+                self.version = version
                 return Effects(self.advance(now))
         elif answer.error not in WAIT_FOR_NEWS:
             return None

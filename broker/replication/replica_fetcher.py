@@ -83,7 +83,7 @@ class ReplicaFetchers:
     def __init__(self, config: Config, connect: Connect, wall_ms: Callable[[], int]) -> None:
         """`wall_ms` is the wall clock in milliseconds."""
         self._count = config.num_replica_fetchers
-        self._patience_s = config.replica_lag_time_max_ms / 1000
+        self._silence_s = config.replica_lag_time_max_ms / 1000
         self._limits = FetchLimits.of(config)
         self._connect = connect
         self._wall_ms = wall_ms
@@ -152,7 +152,7 @@ class ReplicaFetchers:
         silent = {
             fetcher.leader
             for fetcher in self._fetchers.values()
-            if now - fetcher.answered_at > self._patience_s
+            if now - fetcher.answered_at > self._silence_s
         }
         return sorted(silent)
 
@@ -299,9 +299,9 @@ class ReplicaFetcher:
 
     async def _wait_for_syncs(self) -> None:
         """Wait, at most `SYNC_WAIT_S_MAX`, for the fsyncs that the last answer made necessary."""
-        patience = trio.current_time() + SYNC_WAIT_S_MAX
-        while self._plan.is_syncing and trio.current_time() < patience:
-            await self._wait_until(patience)
+        give_up_at = trio.current_time() + SYNC_WAIT_S_MAX
+        while self._plan.is_syncing and trio.current_time() < give_up_at:
+            await self._wait_until(give_up_at)
 
     async def _apply(self, fetched: Fetched, replicas: FollowerReplicas) -> list[Assignment]:
         """Apply an answer. Returns the assignments whose log end the leader does not have."""

@@ -114,7 +114,7 @@ class Replicas:
         self._table = ReplicaTable(collaborators, here, self.partition_type, self._settings_of)
         self._partitions = self._table.partitions
         self._controller_epoch = NO_EPOCH
-        self._told_of_weak_acks: dict[str, float] = {}
+        self._warned_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
         # The broker epoch of the registration in which the controller last sent each role.
         self._role_confirmed_in: dict[TopicPartition, int] = {}
@@ -197,9 +197,10 @@ class Replicas:
     def is_role_present(self, name: TopicPartition) -> bool:
         """Whether the controller has sent the role in the current registration. Until then another
         broker may have been elected in place of this one, even while its session is valid."""
-        told_in = self._role_confirmed_in.get(name)
+        confirmed_in = self._role_confirmed_in.get(name)
         return (
-            told_in is not None and max(told_in, self._all_roles_confirmed_in) >= self.broker_epoch
+            confirmed_in is not None
+            and max(confirmed_in, self._all_roles_confirmed_in) >= self.broker_epoch
         )
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
@@ -226,9 +227,9 @@ class Replicas:
             if request.begins_image:
                 self._unnamed = {name: topic.id for name, topic in self.image.topics.items()}
             self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
-            for told in topics:
-                if self._unnamed.get(told.name) == told.id:
-                    del self._unnamed[told.name]
+            for state in topics:
+                if self._unnamed.get(state.name) == state.id:
+                    del self._unnamed[state.name]
             self._forget(removed, now)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
@@ -291,7 +292,7 @@ class Replicas:
     def _forget(self, topics: Iterable[str], now: float) -> None:
         for topic in topics:
             logger.info("topic %s is deleted", topic)
-            self._told_of_weak_acks.pop(topic, None)
+            self._warned_of_weak_acks.pop(topic, None)
             self._collaborators.broker.on_topic_removed(topic, now)
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
@@ -410,8 +411,8 @@ class Replicas:
         role, topic = partition.role, partition.topic_partition.topic
         if not isinstance(role, Leader) or len(role.replicas) == 1:
             return
-        if now - self._told_of_weak_acks.get(topic, NEVER) >= WEAK_ACKS_INTERVAL_S:
-            self._told_of_weak_acks[topic] = now
+        if now - self._warned_of_weak_acks.get(topic, NEVER) >= WEAK_ACKS_INTERVAL_S:
+            self._warned_of_weak_acks[topic] = now
             logger.warning(
                 "topic %s has %d replicas, and a producer asks for acks=%d: what it sends may be"
                 " lost when a leader fails",

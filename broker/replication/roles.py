@@ -522,12 +522,12 @@ class Leader:
         required as the partition has replicas."""
         return self.are_enough(self.isr, min_insync_replicas)
 
-    def is_abandoned(self, now: float, patience_s: float) -> bool:
-        """Whether no other in-sync replica has fetched for `patience_s`: they may then have another
+    def is_abandoned(self, now: float, silence_s: float) -> bool:
+        """Whether no other in-sync replica has fetched for `silence_s`: they may then have another
         leader."""
         others = [one for replica in self.isr if (one := self.progress_of(replica)) is not None]
         return bool(others) and all(
-            now - max(one.fetched_at, one.caught_up_at) > patience_s for one in others
+            now - max(one.fetched_at, one.caught_up_at) > silence_s for one in others
         )
 
     def is_acknowledgeable(self, min_insync_replicas: int) -> bool:

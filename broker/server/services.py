@@ -75,7 +75,7 @@ class Services:
                 replicas.broker_epoch,
                 is_session_current=self.controller.is_session_current(now),
                 is_standing=self.controller.is_standing(now),
-                is_told=replicas.is_ready,
+                has_all_roles=replicas.is_ready,
                 is_shutting_down=self.is_shutting_down(),
                 image=replicas.image,
                 partitions=replicas.partitions,
@@ -136,7 +136,7 @@ class Services:
     def refuse_if_abandoned(self, leader: Leader, now: float) -> None:
         """Raise `Refused` if none of a leader's in-sync followers has fetched for a session and a
         follower's longest wait: another broker may then have been elected."""
-        if leader.is_abandoned(now, self._patience_s):
+        if leader.is_abandoned(now, self._silence_s):
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 "another broker may lead this partition: ask for metadata",
@@ -144,7 +144,7 @@ class Services:
 
     def is_abandoned_and_replaceable(self, leader: Leader, now: float) -> bool:
         """Whether this leader may have been replaced, and its followers have stopped fetching."""
-        is_abandoned = leader.is_abandoned(now, self._patience_s)
+        is_abandoned = leader.is_abandoned(now, self._silence_s)
         return is_abandoned and not self.controller.may_decide_alone(now)
 
     def wake_abandoned(self, now: float) -> Turns[None]:
@@ -157,7 +157,7 @@ class Services:
             yield
 
     @property
-    def _patience_s(self) -> float:
+    def _silence_s(self) -> float:
         config = self.config
         return (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
 

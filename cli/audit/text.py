@@ -86,15 +86,17 @@ def shown_progress() -> Iterator[Listener]:
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    texts = [TextColumn("{task.description:30}"), TextColumn("{task.fields[told]}")]
+    texts = [TextColumn("{task.description:30}"), TextColumn("{task.fields[amounts]}")]
     columns = (SpinnerColumn(), texts[0], BarColumn(), texts[1], TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting Spark", total=None, told="")
+        task = bar.add_task("starting Spark", total=None, amounts="")
 
         def show(progress: "Progress") -> None:
             stage, total = progress.stage, progress.total or None
-            told = _told(progress)
-            bar.update(task, description=stage, total=total, completed=progress.done, told=told)
+            amounts = _amounts_of(progress)
+            bar.update(
+                task, description=stage, total=total, completed=progress.done, amounts=amounts
+            )
 
         yield show
 
@@ -104,24 +106,24 @@ class _Lines:
 
     def __init__(self) -> None:
         self._stage = ""
-        self._told_at = -AGAIN_EVERY_S
+        self._written_at = -AGAIN_EVERY_S
 
     def show(self, progress: "Progress") -> None:
         """Print a line if one is due; called a few times a second."""
         now = time.monotonic()
         wait = AGAIN_EVERY_S if progress.stage == self._stage else LINE_EVERY_S
-        if now < self._told_at + wait:
+        if now < self._written_at + wait:
             return
         self._stage = progress.stage
-        self._told_at = now
-        told = _told(progress)
-        note(f"{progress.stage}: {told}" if told else f"{progress.stage} ...")
+        self._written_at = now
+        amounts = _amounts_of(progress)
+        note(f"{progress.stage}: {amounts}" if amounts else f"{progress.stage} ...")
 
 
-def _told(progress: "Progress") -> str:
-    told = []
+def _amounts_of(progress: "Progress") -> str:
+    amounts = []
     if progress.total:
-        told.append(f"{progress.done:,} of {plural(progress.total, 'task')}")
+        amounts.append(f"{progress.done:,} of {plural(progress.total, 'task')}")
     if progress.bytes_total:
-        told.append(f"{in_bytes(progress.bytes_done)} of {in_bytes(progress.bytes_total)}")
-    return ", ".join(told)
+        amounts.append(f"{in_bytes(progress.bytes_done)} of {in_bytes(progress.bytes_total)}")
+    return ", ".join(amounts)

@@ -78,17 +78,17 @@ async def wait_for_store(store: "MetadataStore", config: "Config") -> None:
     name = store_name(config)
     if not name.startswith(ETCD):
         return
-    began_at, is_told = trio.current_time(), False
+    began_at, is_announced = trio.current_time(), False
     while True:
         try:
             found = await store.get(CLUSTER_ID)
             break
         except StoreUnavailable as error:
-            if not is_told:
+            if not is_announced:
                 log.warning("Waiting for the metadata store before anything else: %s", error)
-            is_told = True
+            is_announced = True
         await trio.sleep(AGAIN_S)
-    if is_told:
+    if is_announced:
         waited_s = trio.current_time() - began_at
         log.info("The metadata store answers, after %.1f s", waited_s)
     if not found.entries and _was_used(config):

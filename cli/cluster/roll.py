@@ -250,8 +250,8 @@ def next_of(remaining: Sequence[int], controller: int) -> int:
 
 def controller_of(answers: "Answers") -> int:
     """Return the controller's id by the answer with the newest registration; -1 if unknown."""
-    told = [answer for answer in answers.values() if not isinstance(answer, str)]
-    return max(told, key=lambda answer: answer.broker_epoch).controller_id if told else -1
+    answered = [answer for answer in answers.values() if not isinstance(answer, str)]
+    return max(answered, key=lambda answer: answer.broker_epoch).controller_id if answered else -1
 
 
 def reasons_to_wait(answers: "Answers") -> Iterator[str]:

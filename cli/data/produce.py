@@ -138,8 +138,8 @@ def produce(
         # Before the ledger is opened: the producer refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
         read = read_options(ProducerOptions, None, config)
-        patience = {"max.block.ms": API_TIMEOUT_MS}
-        found = find_topic(name, partition, patience | config, "max.block.ms")
+        defaults = {"max.block.ms": API_TIMEOUT_MS}
+        found = find_topic(name, partition, defaults | config, "max.block.ms")
         offline_partitions(found, partition, "takes nothing: what goes there waits for a leader")
         _warn_of_few_copies(found, read.acks)
         stack.enter_context(tally.reported(sender))

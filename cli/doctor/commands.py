@@ -121,12 +121,12 @@ def _of_named_stores(answered: "Sequence[BrokerSeen]") -> "Iterator[Finding]":
     from minibroker.broker.findings.storage import of_store
     from minibroker.cli.doctor.local import inspect_store
 
-    told = {
+    stores = {
         each.answer.machine.store
         for each in answered
         if each.answer is not None and each.answer.machine is not None
     }
-    for name in sorted(filter(None, told)):
+    for name in sorted(filter(None, stores)):
         config = load_settings(None, {"metadata.store": name}).config
         seen = inspect_store(config, is_named=False)
         if seen is not None:

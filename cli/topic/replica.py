@@ -87,13 +87,13 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
     """Yield the rows, by topic, partition and broker."""
     from minibroker.broker.findings.partitions import awaited
 
-    told: dict[tuple[str, int], dict[int, ReplicaDescription]] = {}
+    descriptions: dict[tuple[str, int], dict[int, ReplicaDescription]] = {}
     for node_id, answer in report.answers.items():
         for one in answer.replicas:
-            told.setdefault((one.topic, one.partition), {})[node_id] = one
+            descriptions.setdefault((one.topic, one.partition), {})[node_id] = one
     for topic in topics:
         for partition in topic.partitions:
-            replicas_by_broker = told.get((topic.name, partition.partition), {})
+            replicas_by_broker = descriptions.get((topic.name, partition.partition), {})
             leaders = [one for one in replicas_by_broker.values() if one.role == LEADER]
             leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
             # The leader's confirmed ISR is newer than the one that the controller pushed.
@@ -101,16 +101,16 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
             for node_id in sorted({*partition.replicas, *replicas_by_broker}):
                 row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
                 if node_id in replicas_by_broker:
-                    told_row = _told(row, replicas_by_broker[node_id], leader)
-                    reasons = (told_row.reason, awaited(partition) if leader is None else "")
-                    yield told_row._replace(reason="; ".join(filter(None, reasons)))
+                    described = _describe(row, replicas_by_broker[node_id], leader)
+                    reasons = (described.reason, awaited(partition) if leader is None else "")
+                    yield described._replace(reason="; ".join(filter(None, reasons)))
                 elif node_id in report.answers:
                     yield row._replace(role="missing", reason="the broker does not have it")
                 else:
                     yield row._replace(reason=report.silent.get(node_id, ""))
 
 
-def _told(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | None") -> Row:
+def _describe(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | None") -> Row:
     """Return the row with the values that the replica's broker reported."""
     is_there = one.log_end >= 0
     return row._replace(

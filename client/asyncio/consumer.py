@@ -74,13 +74,15 @@ class Consumer(Generic[K, V]):
         seams: Seams | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        self._told = None if on_statistics is None else EventLoopCallback(on_statistics)
+        self._on_statistics = None if on_statistics is None else EventLoopCallback(on_statistics)
         check_function(on_partition_eof, "on_partition_eof")
-        self._told_eof = None if on_partition_eof is None else EventLoopCallback(on_partition_eof)
+        self._on_partition_eof = (
+            None if on_partition_eof is None else EventLoopCallback(on_partition_eof)
+        )
         self._client: TrioConsumer[K, V] = TrioConsumer(
             bootstrap_servers,
-            on_statistics=self._told,
-            on_partition_eof=self._told_eof,
+            on_statistics=self._on_statistics,
+            on_partition_eof=self._on_partition_eof,
             ledger=ledger,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
@@ -94,9 +96,9 @@ class Consumer(Generic[K, V]):
 
     async def start(self) -> Self:
         """Begin, and return the consumer: what `async with` does. `close` ends it."""
-        for told in (self._told, self._told_eof):
-            if told is not None:
-                told.loop = asyncio.get_running_loop()
+        for callback in (self._on_statistics, self._on_partition_eof):
+            if callback is not None:
+                callback.loop = asyncio.get_running_loop()
         await self._portal.open(self)
         return self
 
@@ -199,12 +201,12 @@ class Consumer(Generic[K, V]):
         """The same without waiting. `on_commit` is called in this event loop, with the offsets and
         with None or the error."""
         is_callback = self._callbacks.is_inside
-        told = None if on_commit is None else EventLoopCallback(on_commit)
-        if told is not None:
-            told.loop = asyncio.get_running_loop()
+        callback = None if on_commit is None else EventLoopCallback(on_commit)
+        if callback is not None:
+            callback.loop = asyncio.get_running_loop()
         ask(
             self._portal.portal,
-            lambda: self._client.commit_async_from(offsets, told, is_callback=is_callback),
+            lambda: self._client.commit_async_from(offsets, callback, is_callback=is_callback),
         )
 
     async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord[K, V]]:

@@ -56,12 +56,12 @@ class Producer(Generic[K, V]):
         seams: Seams | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        self._told = None if on_delivery is None else EventLoopCallback(on_delivery)
-        self._told_statistics = None if on_statistics is None else EventLoopCallback(on_statistics)
+        self._on_delivery = None if on_delivery is None else EventLoopCallback(on_delivery)
+        self._on_statistics = None if on_statistics is None else EventLoopCallback(on_statistics)
         self._client = TrioProducer(
             bootstrap_servers,
-            on_delivery=self._told,
-            on_statistics=self._told_statistics,
+            on_delivery=self._on_delivery,
+            on_statistics=self._on_statistics,
             ledger=ledger,
             seams=seams,
             **options,
@@ -167,9 +167,9 @@ class Producer(Generic[K, V]):
 
     async def start(self) -> Self:
         """Begin, and return the producer: what `async with` does. `close` ends it."""
-        for told in (self._told, self._told_statistics):
-            if told is not None:
-                told.loop = asyncio.get_running_loop()
+        for callback in (self._on_delivery, self._on_statistics):
+            if callback is not None:
+                callback.loop = asyncio.get_running_loop()
         await self._portal.open(self)
         return self
 

@@ -45,7 +45,7 @@ from minibroker.protocol.subscription import decode_assignment, decode_subscript
 from minibroker.protocol.types import TopicPartition
 
 # How long a broker has to list its groups. One that does not answer is reported.
-LIST_PATIENCE_S: Final = 3.0
+LIST_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 0.05
 CONSUMERS: Final = "consumer"  # the protocol type whose members' bytes can be decoded here
 
@@ -156,8 +156,8 @@ async def _list_of(
     found: dict[str, ListedGroup],
     silent: dict[int, str],
 ) -> None:
-    silent[node_id] = f"no answer within {LIST_PATIENCE_S:g} s"
-    with trio.move_on_after(LIST_PATIENCE_S):
+    silent[node_id] = f"no answer within {LIST_TIMEOUT_S:g} s"
+    with trio.move_on_after(LIST_TIMEOUT_S):
         while True:
             try:
                 channel = await cluster.channel(node_id)

@@ -283,8 +283,8 @@ class ConsumerGroup:
                 raise ClientClosed("this consumer was closed before it could commit")
             return self._delivered.not_behind_committed(chosen) if offsets is None else chosen
 
-        patience_s = self._options.default_api_timeout_ms / 1000
-        self._record_committed(await self._commits.commit(choose, patience_s))
+        timeout_s = self._options.default_api_timeout_ms / 1000
+        self._record_committed(await self._commits.commit(choose, timeout_s))
 
     def commit_async(
         self, offsets: OffsetsToCommit | None, on_commit: OnCommit | None, *, is_callback: bool
@@ -307,8 +307,8 @@ class ConsumerGroup:
         return self._delivered.committable_offsets()
 
     async def _commit_now(self, offsets: Offsets) -> None:
-        patience_s = self._options.default_api_timeout_ms / 1000
-        self._record_committed(await self._commits.commit(lambda: offsets, patience_s))
+        timeout_s = self._options.default_api_timeout_ms / 1000
+        self._record_committed(await self._commits.commit(lambda: offsets, timeout_s))
 
     async def committed(
         self, names: Iterable[TopicPartition]
@@ -325,8 +325,8 @@ class ConsumerGroup:
 
         if choose():
             await self._queued.finish()
-            patience_s = self._options.default_api_timeout_ms / 1000
-            self._record_committed(await self._commits.commit(choose, patience_s))
+            timeout_s = self._options.default_api_timeout_ms / 1000
+            self._record_committed(await self._commits.commit(choose, timeout_s))
 
     def _record_committed(self, offsets: Offsets) -> None:
         self._delivered.record_committed(offsets)

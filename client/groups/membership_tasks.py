@@ -62,9 +62,9 @@ from minibroker.protocol.types import TopicPartition
 
 # A heartbeat without an answer is sent again, over another connection, after this part of a
 # session; so is a JOIN whose answer was lost.
-PATIENCE_SHARE: Final = 1 / 3
+ANSWER_TIMEOUT_SHARE: Final = 1 / 3
 # How long the client tries to tell the coordinator that a member leaves.
-LEAVE_PATIENCE_S: Final = 5.0
+LEAVE_TIMEOUT_S: Final = 5.0
 # Interval of checks for a subscribed topic that does not exist.
 MISSING_TOPIC_S: Final = 1.0
 
@@ -91,7 +91,7 @@ class MembershipTasks:
         self._delivered = delivered
         self._on_news = on_news
         strategies = (ASSIGNORS[name] for name in options.partition_assignment_strategy)
-        self._patience_s = PATIENCE_SHARE * options.session_timeout_ms / 1000
+        self._answer_timeout_s = ANSWER_TIMEOUT_SHARE * options.session_timeout_ms / 1000
         self._is_eager = not all(strategy.is_cooperative for strategy in strategies)
         self._joining = trio.CancelScope()
         self._join_attempt = trio.CancelScope()  # around one JOIN and SYNC
@@ -147,7 +147,7 @@ class MembershipTasks:
     async def leave(self, request: LeaveGroupRequest) -> None:
         """Tell the coordinator that a member leaves. If that fails, its session will expire."""
         failures = 0
-        with trio.move_on_after(LEAVE_PATIENCE_S):
+        with trio.move_on_after(LEAVE_TIMEOUT_S):
             while True:
                 try:
                     answer = await self._coordinator.ask(ApiKey.LEAVE_GROUP, request, HEARTBEATS)
@@ -282,15 +282,15 @@ class MembershipTasks:
         member = self._membership
         asked, sent_at = member.heartbeat(), trio.current_time()
         step = NextStep.FIND_COORDINATOR
-        with trio.move_on_after(self._patience_s):
+        with trio.move_on_after(self._answer_timeout_s):
             try:
                 answer = await self._coordinator.ask(ApiKey.HEARTBEAT, asked, HEARTBEATS)
             except (OSError, BrokerError) as error:
                 log.debug("group %s: %s", member.group_id, error)
                 return False
-            told = error_code(answer.error)
-            step = member.handle_heartbeat(asked, told, sent_at, is_loading=answer.is_loading)
-            self._find_lost_answer(asked, told, sent_at)
+            code = error_code(answer.error)
+            step = member.handle_heartbeat(asked, code, sent_at, is_loading=answer.is_loading)
+            self._find_lost_answer(asked, code, sent_at)
         if step is NextStep.FIND_COORDINATOR:
             self._coordinator.forget()
         self.wake()
@@ -302,7 +302,7 @@ class MembershipTasks:
         is_waiting = self._membership.is_in(State.JOINING) and sent_at > self._join_sent_at
         if is_waiting and error in NOT_A_MEMBER and asked.generation != NO_GENERATION:
             self._answer_missing_since = min(self._answer_missing_since, sent_at)
-            if sent_at >= self._answer_missing_since + self._patience_s:
+            if sent_at >= self._answer_missing_since + self._answer_timeout_s:
                 self._join_attempt.cancel()
 
     def _record_progress(self) -> None:

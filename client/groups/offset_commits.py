@@ -54,7 +54,7 @@ class OffsetCommits:
         self._membership = membership
         self._turn = trio.StrictFIFOLock()
 
-    async def commit(self, choose: Callable[[], Offsets], patience_s: float) -> Offsets:
+    async def commit(self, choose: Callable[[], Offsets], timeout_s: float) -> Offsets:
         """Commit what `choose` returns when the commit's turn has come; return that.
 
         Raises `CommitFailed`; `BrokerError` if a partition was refused, when the others are
@@ -62,12 +62,12 @@ class OffsetCommits:
         """
         last: list[Exception] = []
         exit_count = self._membership.exit_count
-        with trio.move_on_after(patience_s):
+        with trio.move_on_after(timeout_s):
             async with self._turn:
                 offsets = choose()
                 await self._commit(offsets, exit_count, last)
             return offsets
-        text = f"a commit was not answered within {patience_s:g} s, and may have been done"
+        text = f"a commit was not answered within {timeout_s:g} s, and may have been done"
         raise self._coordinator.timeout(text, last[-1] if last else None)
 
     async def finish(self) -> None:
@@ -76,7 +76,7 @@ class OffsetCommits:
             pass
 
     async def fetch(
-        self, names: Iterable[TopicPartition], patience_s: float
+        self, names: Iterable[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets, None for a partition without one; wait for pending commits
         first.
@@ -87,7 +87,7 @@ class OffsetCommits:
         request = OffsetFetchRequest(self._membership.group_id, asked, require_stable=True)
         last: Exception | None = None
         failures = 0
-        with trio.move_on_after(patience_s):
+        with trio.move_on_after(timeout_s):
             while True:
                 try:
                     answer = await self._coordinator.ask(ApiKey.OFFSET_FETCH, request, COMMITS)
@@ -101,7 +101,7 @@ class OffsetCommits:
                             self._coordinator.forget()
                 await self._coordinator.pause(failures)
                 failures += 1
-        raise self._coordinator.timeout(f"no committed offsets within {patience_s:g} s", last)
+        raise self._coordinator.timeout(f"no committed offsets within {timeout_s:g} s", last)
 
     async def _commit(self, offsets: Offsets, exit_count: int, last: list[Exception]) -> None:
         left = dict(offsets)
@@ -121,14 +121,14 @@ class OffsetCommits:
             except OSError as error:
                 last.append(error)
             else:
-                for told in answer.partitions:
-                    name = TopicPartition(told.topic, told.partition)
-                    error_told = error_code(told.error)
-                    step = self._membership.handle_commit(request, error_told, sent_at)
+                for committed in answer.partitions:
+                    name = TopicPartition(committed.topic, committed.partition)
+                    code = error_code(committed.error)
+                    step = self._membership.handle_commit(request, code, sent_at)
                     if step in (NextStep.CONTINUE, NextStep.STOP):
                         del left[name]
                     if step is not NextStep.CONTINUE:
-                        last.append(self._refusal(name, error_told))
+                        last.append(self._refusal(name, code))
                     if step is NextStep.STOP:
                         refusals.append(last[-1])
                     if step is NextStep.FIND_COORDINATOR:

@@ -40,8 +40,8 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 # How long to wait for one broker before the next is asked, too.
 NEXT_BROKER_AFTER_S: Final = 0.25
 # The first time-out for an answer that any broker can give; doubled each time, up to a limit.
-ANSWER_PATIENCE_S: Final = 1.0
-ANSWER_PATIENCE_S_MAX: Final = 8.0
+ANSWER_TIMEOUT_S: Final = 1.0
+ANSWER_TIMEOUT_S_MAX: Final = 8.0
 # The pause between two refreshes without news: a share of the time since the first of them.
 REFRESH_PAUSE_S: Final = 0.02
 REFRESH_PAUSE_S_MAX: Final = 0.2
@@ -250,16 +250,16 @@ class Cluster:
         self, api_key: ApiKey, message: Request[Response], avoid: RpcChannel | None
     ) -> tuple[RpcChannel, Response]:
         """Return the answer, and the address of its broker."""
-        patience_s = ANSWER_PATIENCE_S
+        timeout_s = ANSWER_TIMEOUT_S
         while True:
             try:
                 channel = await self.any_channel(avoid)
-                with trio.move_on_after(patience_s):
+                with trio.move_on_after(timeout_s):
                     answer = await channel.call(api_key, message)
                     self._error = None
                     return channel, answer
                 avoid = channel
-                patience_s = min(2 * patience_s, ANSWER_PATIENCE_S_MAX)
+                timeout_s = min(2 * timeout_s, ANSWER_TIMEOUT_S_MAX)
                 self._error = ClientTimeout(f"{channel.endpoint} is silent")
             except (OSError, ClientTimeout) as error:
                 self._error = error

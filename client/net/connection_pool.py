@@ -103,8 +103,8 @@ class ConnectionPool:
             request_timeout_s=options.request_timeout_ms / 1000,
             connect_timeout_s=options.socket_connection_setup_timeout_ms / 1000,
         )
-        patience_s = max(options.request_timeout_ms, options.longest_join_ms) / 1000
-        self._join_options = replace(self._channel_options, request_timeout_s=patience_s)
+        timeout_s = max(options.request_timeout_ms, options.longest_join_ms) / 1000
+        self._join_options = replace(self._channel_options, request_timeout_s=timeout_s)
         self._connections: dict[tuple[Endpoint, str], Connection] = {}
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
@@ -206,8 +206,8 @@ class ConnectionPool:
         try:
             channel = await connect_channel(self._seams.network, connection.endpoint, options)
         except OSError as error:
-            told = self.advertised.get(connection.endpoint)
-            failure = OSError(f"{told}; {error}") if told else error
+            advertised = self.advertised.get(connection.endpoint)
+            failure = OSError(f"{advertised}; {error}") if advertised else error
             self._record_failure(connection, failure)
             connection.attempt = None
             attempt.complete(failure)

@@ -70,11 +70,11 @@ async def _ask(cluster: Cluster, offsets: Offsets) -> list[PartitionRecordsDelet
             topic_id = cluster.topic_id(name.topic) or b""
             by_node[leader.node_id].append(PartitionDeleteRecords(*name, offset, topic_id))
     answers: list[PartitionRecordsDeleted] = []
-    with trio.move_on_after(ROUND_S) as patience:
+    with trio.move_on_after(ROUND_S) as scope:
         async with trio.open_nursery() as nursery:
             for node_id, asked in by_node.items():
                 nursery.start_soon(_ask_node, cluster, node_id, tuple(asked), answers)
-    if patience.cancelled_caught:
+    if scope.cancelled_caught:
         cluster.request_refresh()
     return answers
 

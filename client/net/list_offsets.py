@@ -19,7 +19,7 @@ from minibroker.protocol.types import TopicPartition
 
 # The client asks a broker that is silent for this long again, and waits no longer for it.
 ROUND_S: Final = 3.0
-CONNECT_PATIENCE_S: Final = 0.1
+CONNECT_TIMEOUT_S: Final = 0.1
 PAUSE_S: Final = 0.05
 
 # What is asked for each partition: a time in ms, or a sentinel: the earliest or latest offset.
@@ -72,9 +72,9 @@ async def _ask_node(
     answers: list[PartitionOffset],
 ) -> None:
     try:
-        with trio.move_on_after(CONNECT_PATIENCE_S) as patience:
+        with trio.move_on_after(CONNECT_TIMEOUT_S) as scope:
             channel = await cluster.channel(node_id)
-        if patience.cancelled_caught:  # goes on; another broker may become leader
+        if scope.cancelled_caught:  # goes on; another broker may become leader
             cluster.request_refresh()
             return
         request = ListOffsetsRequest(partitions=tuple(asked))

@@ -420,8 +420,8 @@ class Accumulator:
 
 def _error_of(answer: PartitionProduced, batch: Batch | None = None) -> BrokerError:
     """Return the error of a broker's answer, with its batch if that is given."""
-    told = [f"{batch.record_count} records for {batch.queue.topic_partition}"] if batch else []
-    text = ": ".join(told + ([answer.error_message] if answer.error_message else []))
+    texts = [f"{batch.record_count} records for {batch.queue.topic_partition}"] if batch else []
+    text = ": ".join(texts + ([answer.error_message] if answer.error_message else []))
     try:
         return BrokerError(ErrorCode(answer.error), text)
     except ValueError:  # a code that this client does not know

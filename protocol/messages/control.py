@@ -235,15 +235,16 @@ class ControlledShutdownResponse:
 class ProbeRequest(Request["ProbeResponse"]):
     """Checks that a broker answers.
 
-    `confirmed` is the stamp of a received answer of this registration (-1: none). `told_lapse` is
-    the last lapse of the broker's lease after which all its roles were sent again (0: none).
+    `confirmed` is the stamp of a received answer of this registration (-1: none).
+    `confirmed_lapse` is the last lapse of the broker's lease after which all its roles were sent
+    again (0: none).
     """
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int
     confirmed: int = NO_STAMP
-    told_lapse: int = NO_LAPSE
+    confirmed_lapse: int = NO_LAPSE
 
 
 @dataclass(frozen=True, slots=True)

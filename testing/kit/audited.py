@@ -56,9 +56,9 @@ def check_logs(
                 kept[broker] = log
         batches = {broker: list(_batches(log, state, wrong)) for broker, log in kept.items()}
         wrong += _differences(name, batches)
-        told = acknowledged.get((state.topic, state.partition), {})
+        expected = acknowledged.get((state.topic, state.partition), {})
         for broker, log in kept.items():
-            wrong += _missing(f"{name} of broker {broker}", log, told, state.high_watermark)
+            wrong += _missing(f"{name} of broker {broker}", log, expected, state.high_watermark)
     if wrong:
         more = [f"and {len(wrong) - SHOWN_MAX} more"] if len(wrong) > SHOWN_MAX else []
         raise LogsWrong("\n".join([*wrong[:SHOWN_MAX], *more]))
@@ -103,9 +103,11 @@ def _differences(name: str, batches: Mapping[int, Sequence[_Batch]]) -> Iterator
     yield f"{name}: {groups}, first at offset {offset}"
 
 
-def _missing(place: str, log: LogDirectory, told: Contents, high_watermark: int) -> Iterator[str]:
+def _missing(
+    place: str, log: LogDirectory, expected: Contents, high_watermark: int
+) -> Iterator[str]:
     """A sentence for each acknowledged record that is not there."""
-    if not told or not log.segments:
+    if not expected or not log.segments:
         return
     start = log.segments[0].base_offset
     found: dict[int, tuple[Any, Any]] = {}
@@ -113,7 +115,7 @@ def _missing(place: str, log: LogDirectory, told: Contents, high_watermark: int)
         for rows in read_records(log.replica, segment):
             for row in rows.to_pylist():
                 found[row["offset"]] = row["key"], row["value"]
-    for offset, (key, value) in told.items():
+    for offset, (key, value) in expected.items():
         if offset >= start and found.get(offset) != (key, value):
             what = "holds another record" if offset in found else "has no record"
             yield f"{place} {what} at {offset}, where {value!r} was acknowledged"

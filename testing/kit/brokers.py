@@ -70,7 +70,7 @@ class Brokers:
         self.close()
 
     def _open(self) -> None:
-        self._place = place = RunDirectory.take()
+        self._place = place = RunDirectory.reserve()
         self._stack.callback(lambda: place.release(self._keep_as))
         group = ProcessGroup()
         self._stack.callback(group.kill)

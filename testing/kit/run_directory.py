@@ -41,7 +41,7 @@ class NoRoom(RuntimeError):
 
 
 class RunDirectory:
-    """A slot that this process holds; `take` makes it."""
+    """A slot that this process holds; `reserve` makes it."""
 
     def __init__(self, slot: Path, number: int, lock: int) -> None:
         self.root = slot / _CLUSTER
@@ -51,7 +51,7 @@ class RunDirectory:
         self._reserved: socket.socket | None = None
 
     @classmethod
-    def take(cls, base: Path | None = None) -> Self:
+    def reserve(cls, base: Path | None = None) -> Self:
         """Return the first slot that no process holds and whose ports are free. Raises `NoRoom`.
 
         `base` has all slots; by default it is a directory of this user's among the temporary files.
@@ -64,12 +64,12 @@ class RunDirectory:
             if lock is None:
                 continue
             taken = cls(slot, number, lock)
-            if taken._reserve():
+            if taken._reserve_ports():
                 return taken
             taken.release()
         raise NoRoom(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
-    def _reserve(self) -> bool:
+    def _reserve_ports(self) -> bool:
         """Make the directory and reserve the ports; return False if another process uses them."""
         ports = range(self.base_port + 1, self.base_port + PORTS_EACH)
         try:

@@ -90,8 +90,8 @@ class LabConsumer:
         if waiting is not None and self.deadline <= now:
             self._parked = None
             answer = waiting.request.expire()
-            told = self._handle_answer(answer)
-            yield f"{waiting.broker} answers the reader, its time is up: {told}"
+            text = self._handle_answer(answer)
+            yield f"{waiting.broker} answers the reader, its time is up: {text}"
 
     def _handle_answer(self, answer: FetchResponse) -> str:
         (fetched,) = as_sent(answer).partitions

@@ -173,10 +173,10 @@ class SteppedController:
         """Return where the log of each replica ends."""
         tails = {}
         for number, process in self._processes.items():
-            told = without_pause(process.replicas.describe(DescribeReplicasRequest(), now))
+            response = without_pause(process.replicas.describe(DescribeReplicasRequest(), now))
             tails[number] = {
                 TopicPartition(one.topic, one.partition): LogTail(one.last_epoch, one.log_end)
-                for one in told.replicas
+                for one in response.replicas
             }
         return tails
 

@@ -313,8 +313,8 @@ class Stage:
         """Answer the requests whose time is up. Of fetching brokers only answers that change
         something are reported."""
         for broker, fetcher in self._fetchers.items():
-            told = list(fetcher.expire(self.now))
-            yield from [] if broker in fetching else told
+            texts = list(fetcher.expire(self.now))
+            yield from [] if broker in fetching else texts
         yield from self._clients.expire()
 
     # -- what follows at once

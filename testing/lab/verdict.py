@@ -64,10 +64,10 @@ def judge(
         leader,
         is_complete=len(running) == len(logs),
     )
-    told = f"acknowledged: {evidence.fates(acknowledged) or 'nothing'}"
+    text = f"acknowledged: {evidence.fates(acknowledged) or 'nothing'}"
     if unanswered:
-        told += f". Sent with acks=0: {evidence.fates(unanswered)}"
-    return f"verdict: {told}. {evidence.agreement()}"
+        text += f". Sent with acks=0: {evidence.fates(unanswered)}"
+    return f"verdict: {text}. {evidence.agreement()}"
 
 
 @dataclass(frozen=True, slots=True)

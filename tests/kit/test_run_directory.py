@@ -15,7 +15,7 @@ TAKE_AND_DIE = """
 import os, sys
 from pathlib import Path
 from minibroker.testing.kit.run_directory import RunDirectory
-taken = RunDirectory.take(Path(sys.argv[1]))
+taken = RunDirectory.reserve(Path(sys.argv[1]))
 (taken.root / "file").write_text("left")
 print(taken.root, flush=True)
 os._exit(9)
@@ -30,12 +30,12 @@ def base(tmp_path: Path) -> Path:
 
 def test_each_has_a_directory_and_ports_of_its_own(base: Path) -> None:
     """Also while others come and go, and nothing is left of those that went."""
-    first, second = RunDirectory.take(base), RunDirectory.take(base)
+    first, second = RunDirectory.reserve(base), RunDirectory.reserve(base)
     assert first.root != second.root
     assert abs(first.base_port - second.base_port) >= PORTS_EACH
     first.release()
     assert not first.root.parent.exists()
-    third = RunDirectory.take(base)
+    third = RunDirectory.reserve(base)
     assert third.root != second.root
     third.release()
     second.release()
@@ -50,7 +50,7 @@ def test_what_a_killed_session_left_is_removed_by_the_next(base: Path) -> None:
     left = Path(done.stdout.strip())
     assert done.returncode == 9
     assert (left / "file").read_text() == "left"
-    taken = RunDirectory.take(base)
+    taken = RunDirectory.reserve(base)
     assert not (left / "file").exists()
     taken.release()
     assert not base.exists()
@@ -58,20 +58,20 @@ def test_what_a_killed_session_left_is_removed_by_the_next(base: Path) -> None:
 
 def test_what_another_session_holds_stays(base: Path) -> None:
     """Taking a slot removes only what nobody holds."""
-    held = RunDirectory.take(base)
+    held = RunDirectory.reserve(base)
     (held.root / "file").write_text("mine")
-    RunDirectory.take(base).release()
+    RunDirectory.reserve(base).release()
     assert (held.root / "file").read_text() == "mine"
     held.release()
 
 
 def test_ports_that_somebody_else_has_are_passed_over(base: Path) -> None:
     """One of a range is enough."""
-    first = RunDirectory.take(base)
+    first = RunDirectory.reserve(base)
     port = first.base_port + PORTS_EACH - 1
     first.release()
     with socket.create_server((HOST, port)):
-        other = RunDirectory.take(base)
+        other = RunDirectory.reserve(base)
         assert port not in range(other.base_port, other.base_port + PORTS_EACH)
         other.release()
 
@@ -80,7 +80,7 @@ def test_the_newest_clusters_of_failed_tests_are_kept(base: Path) -> None:
     """And older ones removed."""
     kept = []
     for number in range(KEPT_MAX + 2):
-        taken = RunDirectory.take(base)
+        taken = RunDirectory.reserve(base)
         (taken.root / "file").write_text(str(number))
         kept.append(taken.kept_as.with_name(f"{number}"))
         taken.release(kept[-1])

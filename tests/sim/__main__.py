@@ -95,30 +95,30 @@ class Totals:
     def run_cluster(self, story: Story, is_traced: bool) -> None:
         """A cluster."""
         try:
-            told = simulate(story.run, story.seed)
+            result = simulate(story.run, story.seed)
         finally:
             if is_traced and story.watcher is not None:
                 print(*story.watcher.trace, sep="\n")
-        self.virtual_s += told.virtual_s
-        self.terms += told.terms
-        self.delivered += told.delivered
-        self.faults += told.faults
+        self.virtual_s += result.virtual_s
+        self.terms += result.terms
+        self.delivered += result.delivered
+        self.faults += result.faults
 
     def run_groups(self, story: GroupStory, is_traced: bool) -> None:
         """A cluster with consumer groups."""
         try:
-            told = simulate(story.run, story.seed)
+            result = simulate(story.run, story.seed)
         finally:
             if is_traced and story.watcher is not None and story.stage is not None:
                 lines = [*story.watcher.trace, *str(story.stage.group.history).split("\n")]
                 print(*sorted(lines), sep="\n")
-        self.virtual_s += told.virtual_s
-        self.terms += told.terms
-        self.delivered += told.delivered
-        self.faults += told.faults
-        self.generations += told.generations
-        self.repeated += told.repeated
-        self.late += told.late
+        self.virtual_s += result.virtual_s
+        self.terms += result.terms
+        self.delivered += result.delivered
+        self.faults += result.faults
+        self.generations += result.generations
+        self.repeated += result.repeated
+        self.late += result.late
 
     def __str__(self) -> str:
         groups = (

@@ -43,7 +43,7 @@ CROWD_PER_LOOK = 20  # with so many topics more, looks are made half as often
 NETWORK = NetworkOptions(delay_s_min=0.001, delay_s_max=0.02)
 
 
-class Told(NamedTuple):
+class SeedResult(NamedTuple):
     """What a seed came to; `trace` repeats with it."""
 
     delivered: int
@@ -77,7 +77,7 @@ class Story:
         """More topics that stay."""
         return ()
 
-    async def run(self) -> Told:
+    async def run(self) -> SeedResult:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
         world = SimulatedWorld(self.seed, NETWORK)
         rng = world.rng("shape")
@@ -99,7 +99,7 @@ class Story:
                 watching.cancel_scope.cancel()
             await watcher.look()
             judge(clients, watcher)
-            return Told(
+            return SeedResult(
                 clients.delivered,
                 sum(chaos.counts.values()),
                 watcher.leaders.terms,
@@ -195,6 +195,6 @@ def judge(clients: Clients, watcher: Watcher) -> None:
         raise Violation(f"shown and stored differ at {wrong[:5]}, gone are {gone[:5]}")
 
 
-def run_seed(seed: int, replicas_type: type[Replicas] = Replicas) -> Told:
+def run_seed(seed: int, replicas_type: type[Replicas] = Replicas) -> SeedResult:
     """One deterministic run."""
     return simulate(Story(seed, replicas_type).run, seed)

@@ -23,7 +23,7 @@ from minibroker.protocol.messages.group_offsets import (
 )
 from minibroker.protocol.messages.groups import FindCoordinatorRequest
 from tests.sim.group_members import GROUP, LONERS, Stage
-from tests.sim.workload import PATIENCE_MS, TOPIC
+from tests.sim.workload import TIMEOUT_MS, TOPIC
 
 
 class Loner:
@@ -100,7 +100,7 @@ async def open_loner(stage: Stage, who: str, group: str) -> AsyncIterator[Loner]
     timeout_ms = seams.rng.choice((1_000, 3_000))
     options = AdminOptions(
         bootstrap_servers=parse_servers(stage.address),
-        default_api_timeout_ms=PATIENCE_MS,
+        default_api_timeout_ms=TIMEOUT_MS,
         request_timeout_ms=timeout_ms,
     )
     async with open_cluster(options, seams) as cluster:

@@ -57,7 +57,7 @@ COMMITTERS = 2
 KINDS = ("calm", "wild", "steady")
 
 
-class Told(NamedTuple):
+class SeedResult(NamedTuple):
     """What a seed came to; `trace` repeats with it."""
 
     delivered: int
@@ -134,7 +134,7 @@ class GroupStory:
         """See the head of this module."""
         return KINDS[self.seed % len(KINDS)]
 
-    async def run(self) -> Told:
+    async def run(self) -> SeedResult:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
         world = SimulatedWorld(self.seed, NETWORK)
         rng = world.rng("shape")
@@ -155,7 +155,7 @@ class GroupStory:
                 await self._suffer(clients, stage, chaos, rng.randint(2, 4))
                 watching.cancel_scope.cancel()
             repeated = await self._judge(clients, stage, watcher)
-            return Told(
+            return SeedResult(
                 clients.delivered,
                 sum(chaos.counts.values()),
                 watcher.leaders.terms,
@@ -220,10 +220,10 @@ class GroupStory:
 
     async def _judge(self, clients: Clients, stage: Stage, watcher: Watcher) -> int:
         """When all have closed. Returns how many records were shown again."""
-        told = {}
+        committed = {}
         for group in (GROUP, LONERS):
             async with open_loner(stage, "judge", group) as loner:
-                told[group] = await loner.committed()
+                committed[group] = await loner.committed()
         with within(watcher.unsettled, REST_S_MAX):
             await watch_until(watcher, lambda: not watcher.unsettled())
         clients.ledger.judge(
@@ -232,7 +232,7 @@ class GroupStory:
         holdings = stage.group.holdings
         holdings.judge_end(log_ends(watcher), stage.group.commits.floors)
         stage.group.closes.judge(trio.current_time())
-        judge_stored(watcher, told)
+        judge_stored(watcher, committed)
         if self.kind == "steady":
             holdings.judge_steady(GAP_S_MAX)
         if self.kind != "wild":
@@ -276,10 +276,10 @@ def unread(stage: Stage, ends: Mapping[TopicPartition, int]) -> list[TopicPartit
     ]
 
 
-def judge_stored(watcher: Watcher, told: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+def judge_stored(watcher: Watcher, committed: Mapping[str, Mapping[TopicPartition, int]]) -> None:
     """What the log says, replayed from its beginning, is what is told. Raises `Violation`."""
-    offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in told}
-    metadata: dict[str, list[GroupMetadata]] = {group: [] for group in told}
+    offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in committed}
+    metadata: dict[str, list[GroupMetadata]] = {group: [] for group in committed}
     for record in chain.from_iterable(watcher.records(OFFSETS_TOPIC).values()):
         match decode(record.key, record.value):
             case OffsetKey(group, topic, partition), CommittedOffset(offset):
@@ -288,10 +288,10 @@ def judge_stored(watcher: Watcher, told: Mapping[str, Mapping[TopicPartition, in
                 metadata[group].append(generation)
             case unknown:
                 raise Violation(f"the log has {unknown}")
-    for group in told:
+    for group in committed:
         judge_log(metadata[group])
-        if offsets[group] != told[group]:
-            raise Violation(f"{group}: told is {told[group]}, the log has {offsets[group]}")
+        if offsets[group] != committed[group]:
+            raise Violation(f"{group}: told is {committed[group]}, the log has {offsets[group]}")
 
 
 def draw_group_settings(world: SimulatedWorld, flush: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tests.sim.checkers import Ledger, Shown, Violation
 
 TOPIC = "numbers"
 REPLICAS = 3
-PATIENCE_MS = 900_000
+TIMEOUT_MS = 900_000
 REREAD_S = 6.0
 
 
@@ -58,8 +58,8 @@ class Clients:
             self.address,
             seams=self.world.seams(host),
             on_delivery=self.take,
-            delivery_timeout_ms=PATIENCE_MS,
-            max_block_ms=PATIENCE_MS,
+            delivery_timeout_ms=TIMEOUT_MS,
+            max_block_ms=TIMEOUT_MS,
             request_timeout_ms=rng.choice((1_000, 3_000)),
             batch_size=rng.choice((200, 2_000)),
             linger_ms=rng.choice((0, 5, 50)),
@@ -72,7 +72,7 @@ class Clients:
             self.address,
             auto_offset_reset="earliest",
             seams=self.world.seams(host),
-            default_api_timeout_ms=PATIENCE_MS,
+            default_api_timeout_ms=TIMEOUT_MS,
             request_timeout_ms=3_000,
         )
 
@@ -81,7 +81,7 @@ class Clients:
         return Admin(
             self.address,
             seams=self.world.seams(host),
-            default_api_timeout_ms=PATIENCE_MS,
+            default_api_timeout_ms=TIMEOUT_MS,
             request_timeout_ms=3_000,
         )
 

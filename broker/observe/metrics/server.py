@@ -87,14 +87,14 @@ def connection_families(sources: Sources) -> Iterator[Metric]:
 
 def flush_families(sources: Sources) -> Iterator[Metric]:
     """Make the metrics of flushes: how long they take, and how many partitions wait."""
-    lanes = sources.flusher.statistics()
+    statistics = sources.flusher.statistics()
     text = "Flushes of one partition's log, by the setting that asked for them"
     times = histogram("kafka_log_logflushstats_flushtime_seconds", text, "flush")
     text = "Partitions whose newest records wait for their flush"
     dirty = gauge("minibroker_flush_waiting_partitions", text, "flush")
-    for mode, lane in lanes.items():
-        add_distribution(times, [mode], lane.times)
-        dirty.add_metric([mode], lane.dirty)
+    for mode, queue in statistics.items():
+        add_distribution(times, [mode], queue.times)
+        dirty.add_metric([mode], queue.dirty)
     yield times
     yield dirty
 

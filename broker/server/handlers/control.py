@@ -23,7 +23,7 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasResponse,
 )
 
-PATIENCE_S = 10.0  # for a job of the controller; the broker asks again after that
+JOB_TIMEOUT_S = 10.0  # for a job of the controller; the broker asks again after that
 
 
 def leader_and_isr(
@@ -65,7 +65,7 @@ def alter_partition(
     """For the controller; NOT_CONTROLLER elsewhere."""
     job = services.controller.submit(request)
     late = AlterPartitionResponse(ErrorCode.REQUEST_TIMED_OUT)
-    return Parked((job,), lambda: now + PATIENCE_S, lambda now: job.result, lambda: late)
+    return Parked((job,), lambda: now + JOB_TIMEOUT_S, lambda now: job.result, lambda: late)
 
 
 def controlled_shutdown(
@@ -74,4 +74,4 @@ def controlled_shutdown(
     """For the controller; NOT_CONTROLLER elsewhere."""
     job = services.controller.submit(request)
     late = ControlledShutdownResponse(ErrorCode.REQUEST_TIMED_OUT)
-    return Parked((job,), lambda: now + PATIENCE_S, lambda now: job.result, lambda: late)
+    return Parked((job,), lambda: now + JOB_TIMEOUT_S, lambda now: job.result, lambda: late)

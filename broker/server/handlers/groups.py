@@ -56,8 +56,8 @@ def find_coordinator(
         if keeper is not None:
             # A broker gets the image with the topic a moment before its role.
             is_here = keeper.node_id == services.replicas.broker_id
-            is_told = not is_here or services.groups.leads(request.group_id)
-            return _found(services, keeper) if is_told else None
+            is_ready = not is_here or services.groups.leads(request.group_id)
+            return _found(services, keeper) if is_ready else None
         if job.result is None or job.result.topics[0].error in MADE:
             return None
         return groups.FindCoordinatorResponse(AWAY, job.result.topics[0].error_message)

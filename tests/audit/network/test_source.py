@@ -202,8 +202,8 @@ def test_a_silent_broker_is_an_error_in_time(tmp_path: Path) -> None:
         with Producer(broker.address) as producer:
             for _ in range(4000):
                 producer.send("silent", b"x" * 1000, partition=0)
-        patience = {"kafka.default.api.timeout.ms": "1000", "kafka.max.poll.records": "100"}
-        reader = BatchReader(batch_options(options(broker, "silent", **patience)))
+        strict_options = {"kafka.default.api.timeout.ms": "1000", "kafka.max.poll.records": "100"}
+        reader = BatchReader(batch_options(options(broker, "silent", **strict_options)))
         rows = reader.read(reader.partitions()[0])
         next(rows)
         broker.pause()

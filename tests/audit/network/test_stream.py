@@ -94,8 +94,8 @@ def test_a_stream_reads_new_partitions_and_misses_lost_topics(broker: BrokerProc
     create(broker, "doomed")
     send(broker, "grown", 0, 5)
     start = {"doomed": {"0": 0, "1": 0}, "grown": {"0": 3}}
-    patience = {"kafka.default.api.timeout.ms": "1000"}
-    strict = options(broker, "grown,doomed", **patience)
+    strict_options = {"kafka.default.api.timeout.ms": "1000"}
+    strict = options(broker, "grown,doomed", **strict_options)
     lax = {**strict, "failOnDataLoss": "false"}
     with (
         running(strict) as strict_reader,

@@ -60,7 +60,7 @@ def piece(base_offset: int = 0, *, broker: int = 1, topic: str = "t", partition:
 def chosen(filters: list[Filter], pieces: list[Piece], *, has_offsets: bool = True) -> list[Piece]:
     """What is left of pieces by filters that can all be done."""
     selection = Selection(has_offsets)
-    assert all(selection.take(wanted) for wanted in filters)
+    assert all(selection.apply(wanted) for wanted in filters)
     return list(selection.choose(pieces))
 
 
@@ -111,9 +111,9 @@ def test_what_cannot_be_done_here_is_left_to_spark() -> None:
         *(Not(EqualTo(("topic",), "a")), StringStartsWith(("topic",), "a")),
         *(IsNotNull(("offset",)), EqualTo(("headers", "topic"), "a")),
     ):
-        assert not selection.take(wanted), wanted
+        assert not selection.apply(wanted), wanted
     assert selection == Selection(has_offsets=False)
-    assert not Selection(has_offsets=True).take(EqualTo(("offset",), 1.5))
+    assert not Selection(has_offsets=True).apply(EqualTo(("offset",), 1.5))
 
 
 def test_segments_are_packed_into_few_tasks() -> None:

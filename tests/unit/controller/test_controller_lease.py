@@ -19,9 +19,9 @@ def standing(at=0.0):
     return lease
 
 
-def probe(lease, now, confirmed=NO_STAMP, told_lapse=NO_LAPSE, controller_epoch=1):
+def probe(lease, now, confirmed=NO_STAMP, confirmed_lapse=NO_LAPSE, controller_epoch=1):
     return lease.on_probe(
-        ProbeRequest(2, controller_epoch, EPOCH, confirmed, told_lapse), EPOCH, now
+        ProbeRequest(2, controller_epoch, EPOCH, confirmed, confirmed_lapse), EPOCH, now
     )
 
 
@@ -65,14 +65,14 @@ def test_standing_returns_when_roles_were_told_again():
     assert not lease.is_standing(2.1)
     probe(lease, 2.3, answer.stamp)
     assert not lease.is_standing(2.3)
-    probe(lease, 2.4, answer.stamp, told_lapse=1)
+    probe(lease, 2.4, answer.stamp, confirmed_lapse=1)
     assert lease.is_standing(4.0)
     assert not lease.is_standing(4.1)
     answer = probe(lease, 4.2)
     assert answer.lapse == 2
-    probe(lease, 4.3, answer.stamp, told_lapse=1)
+    probe(lease, 4.3, answer.stamp, confirmed_lapse=1)
     assert not lease.is_standing(4.3)
-    probe(lease, 7.0, answer.stamp, told_lapse=2)
+    probe(lease, 7.0, answer.stamp, confirmed_lapse=2)
     assert not lease.is_standing(7.0)
 
 

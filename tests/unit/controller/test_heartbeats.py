@@ -176,7 +176,7 @@ def test_roles_are_told_again_once_for_each_lapse():
     hearing.beats.begin_roles(broker, 9)
     hearing.run(2.0, 2.5, 3, lapse=3)
     hearing.beats.on_acknowledged(broker, 9)
-    assert hearing.confirmed(3).told_lapse == 1
+    assert hearing.confirmed(3).confirmed_lapse == 1
     hearing.run(2.5, 4.5, 1, 2)
     assert hearing.beats.judge(4.5) == {3}
     hearing.run(4.5, 5.0, 1, 2, 3, lapse=1)

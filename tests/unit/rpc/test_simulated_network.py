@@ -42,9 +42,9 @@ async def test_a_held_link_delays_and_loses_nothing(autojump_clock):
     await one.send([b"second"])
     await other.send([b"back"])
     assert await receive(one, 4) == b"back"
-    with trio.move_on_after(3600) as patience:
+    with trio.move_on_after(3600) as scope:
         await receive(other, 1)
-    assert patience.cancelled_caught
+    assert scope.cancelled_caught
     network.release("client", "broker")
     assert await receive(other, 11) == b"firstsecond"
 
@@ -54,9 +54,9 @@ async def test_connecting_over_a_held_link_waits(autojump_clock):
     network = SimulatedNetwork(random.Random(1))
     await pair(network)
     network.hold("broker", "client")
-    with trio.move_on_after(60) as patience:
+    with trio.move_on_after(60) as scope:
         await pair(network)
-    assert patience.cancelled_caught
+    assert scope.cancelled_caught
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pair, network)
         await trio.sleep(60)

@@ -273,7 +273,7 @@ async def test_a_deletion_whose_answer_is_lost_is_done_if_the_group_is_gone(
 async def test_who_coordinates_is_asked_until_somebody_does(
     pair: Pair, seams: Any, autojump_clock: Any
 ) -> None:
-    """GRP-01: COORDINATOR_NOT_AVAILABLE passes; at the end of the patience it is what is told."""
+    """GRP-01: COORDINATOR_NOT_AVAILABLE passes; at the end of the time it is what is told."""
     pair.serve(ApiKey.OFFSET_FETCH, lambda _, error: OffsetFetchResponse(error))
     pair.not_found = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
     async with Admin("a:9092", seams=seams, default_api_timeout_ms=2000) as admin:

@@ -58,7 +58,7 @@ async def test_a_commit_of_before_an_exit_is_not_sent_after_it() -> None:
     coordinator = Rejoining(member)
     commits = OffsetCommits(coordinator, member)  # type: ignore[arg-type]
     with pytest.raises(CommitFailed, match="put out meanwhile"):
-        await commits.commit(lambda: {A: OffsetAndMetadata(54)}, patience_s=1)
+        await commits.commit(lambda: {A: OffsetAndMetadata(54)}, timeout_s=1)
     assert [request.generation for request in coordinator.asked] == [7]
-    await commits.commit(lambda: {A: OffsetAndMetadata(81)}, patience_s=1)
+    await commits.commit(lambda: {A: OffsetAndMetadata(81)}, timeout_s=1)
     assert [request.generation for request in coordinator.asked] == [7, 8]

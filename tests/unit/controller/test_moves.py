@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.controller.elections import plan_shutdown
-from minibroker.broker.controller.leadership import (
+from minibroker.broker.controller.moves import (
     Balance,
     Move,
     imbalanced,
