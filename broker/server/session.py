@@ -43,13 +43,14 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.rpc.frame_reader import FrameReader
-from minibroker.protocol.types import Buffer, Part, StaleSlice
+from minibroker.protocol.types import Part, StaleSlice
 
 logger = logging.getLogger(__name__)
 
 REPLIES_MAX = 16  # handled, unanswered requests of one connection
 DRAIN_S = 1.0
 REASON_CHARS_MAX = 300
+BUFFERS = frozenset((bytes, bytearray, memoryview))  # the parts that are in memory
 
 
 class _Reply(NamedTuple):
@@ -229,7 +230,7 @@ class Session:
             done.append(reply)
             if answer is not None:
                 parts = reply.encode(reply.correlation_id, answer)
-                if all(isinstance(part, Buffer) for part in parts):
+                if BUFFERS.issuperset(map(type, parts)):
                     ready += parts
                 else:
                     await self._stream.send_parts([*ready, *parts])

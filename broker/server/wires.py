@@ -6,7 +6,7 @@ preface, read as a number, is larger than any allowed length, so the two cannot 
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.kafka import wire as kafka
@@ -52,7 +52,8 @@ def _decode_msgpack(frame: memoryview) -> tuple[RequestEnvelope, Encode]:
 def _encode_msgpack(correlation_id: int, answer: Any) -> list[Part]:
     header, records = rpc.encode_response(correlation_id, answer)
     # What a broker answers with: each partition's records are slices of its log.
-    return [header, *chain.from_iterable(cast(list[Sequence[Slice]], records))]
+    slices: list[Sequence[Slice]] = records  # type: ignore[assignment]
+    return [header, *chain.from_iterable(slices)]
 
 
 def _encode_unsupported(correlation_id: int, answer: ApiVersionsResponse) -> list[Part]:

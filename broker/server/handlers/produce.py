@@ -15,7 +15,7 @@ A waiting request holds offsets and epochs, never the request itself, whose reco
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import Partition
@@ -52,12 +52,13 @@ class _Waiting(NamedTuple):
 class _Produce:
     """One request: its answers so far, and the batches whose answers are not final yet."""
 
-    __slots__ = ("_acks", "_answers", "_refusal", "_services", "_waiting")
+    __slots__ = ("_acks", "_answers", "_may_decide_alone", "_refusal", "_services", "_waiting")
 
     def __init__(self, services: Services, acks: int, now: float) -> None:
         self._services = services
         self._acks = acks
-        self._refusal = _refusal(services, acks, now)
+        self._may_decide_alone = services.controller.may_decide_alone(now)
+        self._refusal = _refusal(acks, may_decide_alone=self._may_decide_alone)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
 
@@ -73,13 +74,13 @@ class _Produce:
                 what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
-            if self._services.may_be_replaced(name, now):
+            if not (self._may_decide_alone and replicas.is_role_present(name)):
                 if self._acks != ACKS_ALL:
                     what = "the controller has not confirmed its roles since it registered again"
                     raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
-            batch = cast(memoryview, asked.records)
+            batch: memoryview = asked.records  # type: ignore[assignment]
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
@@ -177,11 +178,11 @@ class _Produce:
         )
 
 
-def _refusal(services: Services, acks: int, now: float) -> Refused | None:
+def _refusal(acks: int, *, may_decide_alone: bool) -> Refused | None:
     """Return the refusal that holds for all batches of a request; None without one."""
     if acks not in ACKS:
         return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} does not exist")
-    if acks != ACKS_ALL and not services.controller.may_decide_alone(now):
+    if acks != ACKS_ALL and not may_decide_alone:
         return Refused(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended, or it may be fenced"
         )
