@@ -278,7 +278,7 @@ RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 def _from_receipt(lease: ControllerLease, _stamp: int, now: float) -> float:
-    """Count the standing from the arrival of the confirmation."""
+    """Count the lease from the arrival of the confirmation."""
     return now + lease.timeout_s
 
 
@@ -288,7 +288,7 @@ def _whatever_the_session(_prober: Prober, confirmation: Confirmation, _now: flo
 
 
 def _whatever_is_confirmed(_lease: ControllerLease, _confirmed_lapse: int) -> bool:
-    """Let the standing return before the broker knows the leaders."""
+    """Let the lease return before the broker knows the leaders."""
     return True
 
 
@@ -330,7 +330,7 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "count-from-receipt": Rule(ControllerLease, "good_until", _from_receipt),
         "confirm-without-a-lease": Rule(Prober, "allowed", _whatever_the_session),
-        "stand-before-roles": Rule(ControllerLease, "may_stand", _whatever_is_confirmed),
+        "stand-before-roles": Rule(ControllerLease, "may_return", _whatever_is_confirmed),
         "put-fenced-followers-out": Rule(elections, "isr_of_leader", _without_fenced),
         "elect-out-of-sync": Rule(elections, "heard_heirs", _whoever_is_heard),
         "stand-at-once": Rule(Backoff, "draw_pause_s", _at_once),

@@ -94,12 +94,12 @@ class BrokerSession:
         give_up_at = trio.current_time() + FOREIGN_TTLS * self._ttl_s
         while True:
             snapshot = await self._store.get(key)
-            standing = entries.read_brokers(snapshot.entries).get(wanted.node_id)
-            if standing is not None and standing.directory_id != wanted.directory_id:
+            registered = entries.read_brokers(snapshot.entries).get(wanted.node_id)
+            if registered is not None and registered.directory_id != wanted.directory_id:
                 if trio.current_time() >= give_up_at:
                     raise NodeIdTaken(
                         f"node id {wanted.node_id} is taken: a broker with another data directory"
-                        f" is registered under it at {standing.endpoint}; give this one another"
+                        f" is registered under it at {registered.endpoint}; give this one another"
                         " node.id, or stop that one"
                     )
                 with trio.move_on_at(give_up_at):
@@ -120,13 +120,13 @@ class BrokerSession:
                 self._on_renewal(asked_at)
                 return
 
-    def check(self, standing: BrokerRegistration | None) -> None:
+    def check(self, registered: BrokerRegistration | None) -> None:
         """Raise `NodeIdTaken` if the registration in the store is a later one than this."""
-        if standing is not None and standing.epoch > self.epoch:
+        if registered is not None and registered.epoch > self.epoch:
             raise NodeIdTaken(
-                f"node id {standing.node_id} was taken over from this broker by one at"
-                f" {standing.endpoint}, which has a copy of its data directory; stop that one, and"
-                " take the copy away"
+                f"node id {registered.node_id} was taken over from this broker by one at"
+                f" {registered.endpoint}, which has a copy of its data directory; stop that one,"
+                " and take the copy away"
             )
 
     async def keep(self) -> None:

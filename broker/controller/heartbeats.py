@@ -4,7 +4,7 @@ A broker is *heard* at the moment when the controller received its answer to a p
 also acknowledges its orders: an answer counts if no order was waiting, or once the broker has
 acknowledged an order after it. The controller *fences* a registered broker that it has not heard
 for the broker's time-out. The controller counts from receipt and the broker from sending
-(`controller_lease.py`), so the broker stops relying on its standing first:
+(`controller_lease.py`), so the broker stops relying on its lease first:
 
     sent by the broker <= received here      both wait the same time from there
 
@@ -13,7 +13,7 @@ This is sound because of the following rules; do not change one of them alone:
 * The controller confirms only the stamps of answers that made a broker heard, and none while the
   broker is fenced. `judge` decides. Its caller writes the consequences into the metadata before it
   calls `judge` again, and only `judge` ends a fence.
-* The controller confirms a broker whose standing lapsed only with `confirmed_lapse`: it has sent
+* The controller confirms a broker whose lease lapsed only with `confirmed_lapse`: it has sent
   all roles again since the broker reported the lapse, and since it heard the broker again.
 * Each registration begins with a whole time-out, and a new controller gives one to every broker.
 * Time in which the controller did not run does not count as a broker's silence (`tick`). That can
@@ -35,7 +35,7 @@ ALONE_MAX: Final = 2  # registered brokers of which one may control without hear
 
 class Confirmation(NamedTuple):
     """What a probe confirms: the stamp of the newest answer that counts, and the number of the
-    lapse of the broker's standing after which all its roles were sent again."""
+    lapse of the broker's lease after which all its roles were sent again."""
 
     stamp: int = NO_STAMP
     confirmed_lapse: int = NO_LAPSE
@@ -66,7 +66,7 @@ class _Heartbeats:
         self.stamp = NO_STAMP
         # Received at, and the stamp of, the newest answer, while an order waits.
         self.waiting: tuple[float, int] | None = None
-        self.lapse = NO_LAPSE  # of the broker's standing, as it said last
+        self.lapse = NO_LAPSE  # of the broker's lease, as it said last
         self.confirmed_lapse = NO_LAPSE
         # `Pushes.acknowledged` once the broker has all roles again.
         self.mark: int | None = None

@@ -13,8 +13,8 @@ The first four end with the session. Then the broker registers again. If it was 
 is not any more. It goes on serving meanwhile: leader epochs fence it where others were elected.
 
 What the broker promises alone (acks 0 and 1, committed offsets) rests on two leases: the session,
-by which its registration stands, and its standing with the controller (`controller_lease.py`), by
-which the controller has not fenced it. `may_decide_alone` asks both.
+by which its registration stands, and the controller lease (`controller_lease.py`), by which the
+controller has not fenced it. `may_decide_alone` asks both.
 
 To be elected is one transaction: the controller key, which must be absent (or this node's own from
 a former life), and the next controller epoch. From then on every write of the controller compares
@@ -103,7 +103,7 @@ class ControllerNode:
             self._heartbeat_s,
             rng,
         )
-        self._lease = ControllerLease(config.fence_timeout_ms / 1000)
+        self._controller_lease = ControllerLease(config.fence_timeout_ms / 1000)
         self._candidacy = Backoff(config.fence_timeout_ms / 1000, rng)
         self._context = NodeContext(
             config,
@@ -146,15 +146,15 @@ class ControllerNode:
 
     def may_decide_alone(self, now: float) -> bool:
         """Whether no other broker can have been elected in this one's place: both leases hold."""
-        return self._session.is_current(now) and self._lease.is_standing(now)
+        return self._session.is_current(now) and self._controller_lease.is_current(now)
 
     def is_session_current(self, now: float) -> bool:
         """Whether the lease of this broker's registration has surely not ended."""
         return self._session.is_current(now)
 
-    def is_standing(self, now: float) -> bool:
+    def is_controller_lease_current(self, now: float) -> bool:
         """Whether no controller can have fenced this broker."""
-        return self._lease.is_standing(now)
+        return self._controller_lease.is_current(now)
 
     def store_trouble(self) -> str:
         """Return why the metadata store is unavailable; "" if it is not."""
@@ -162,7 +162,7 @@ class ControllerNode:
 
     def probe(self, request: ProbeRequest, now: float) -> ProbeResponse:
         """Answer a controller's probe."""
-        response = self._lease.on_probe(request, self.broker_epoch, now)
+        response = self._controller_lease.on_probe(request, self.broker_epoch, now)
         is_heard = not response.error and request.confirmed != NO_STAMP
         if is_heard and request.controller_id != self._node_id:
             self._candidacy.on_success()
@@ -226,7 +226,7 @@ class ControllerNode:
         self._registered = trio.CancelScope()
         wanted = registration.as_of_now(self._node_id, self._process, self._config.fence_timeout_ms)
         await self._store_retry.ask(self._session.register, wanted)
-        self._lease.begin(self._session.registered_at)
+        self._controller_lease.begin(self._session.registered_at)
 
     async def leave(self) -> None:
         """Before a clean stop: hand leaderships and the controller's role to other brokers.
@@ -289,8 +289,8 @@ class ControllerNode:
             active = entries.read_active_controller(snapshot.entries)
             if active is None or not active.fences:
                 now = trio.current_time()
-                self._lease.on_vacancy(asked_at, now)
-                if active is not None and not self.is_standing(now):
+                self._controller_lease.on_vacancy(asked_at, now)
+                if active is not None and not self.is_controller_lease_current(now):
                     self.register_anew()  # else this controller does not say when roles stand
 
     async def _elect_when_vacant(self) -> None:
@@ -334,7 +334,7 @@ class ControllerNode:
 
     async def _run_controller(self, controller: Controller) -> None:
         """Run the controller until another one is elected or this one resigns."""
-        # It probes the brokers while it reads the store, so that their standing does not lapse.
+        # It probes the brokers while it reads the store, so that their leases do not lapse.
         controller.on_brokers(self._brokers_revision, self._calls.brokers)
         self._calls.set_controller(controller)
         is_isolated = False

@@ -32,17 +32,17 @@ class ReadinessFacts:
     """What a broker's readiness depends on.
 
     `broker_epoch` is that of its registration, -1 before the first. `is_session_current`: the
-    registration surely exists still. `is_standing`: no controller can have fenced the broker.
-    `has_all_roles`: a controller has sent it all roles and the whole image. `image` is that of the
-    cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot be created
-    for lack of disk space. `silent_leaders` have answered no fetch of this broker for as long as a
-    replica may lag.
+    registration surely exists still. `is_controller_lease_current`: no controller can have fenced
+    the broker. `has_all_roles`: a controller has sent it all roles and the whole image. `image` is
+    that of the cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot
+    be created for lack of disk space. `silent_leaders` have answered no fetch of this broker for as
+    long as a replica may lag.
     """
 
     broker_id: int
     broker_epoch: int
     is_session_current: bool
-    is_standing: bool
+    is_controller_lease_current: bool
     has_all_roles: bool
     is_shutting_down: bool
     image: ClusterImage
@@ -71,7 +71,7 @@ def _reasons(facts: ReadinessFacts) -> Iterator[str]:
         yield "it is not registered yet"
     elif not facts.is_session_current:
         yield "its registration has lapsed: it has not reached the metadata store in time"
-    elif not facts.is_standing:
+    elif not facts.is_controller_lease_current:
         yield "the controller may have fenced it: it has not confirmed in time that it hears it"
     if not facts.has_all_roles:
         yield "no controller has told it yet what it leads and follows"

@@ -74,7 +74,7 @@ class Services:
                 replicas.broker_id,
                 replicas.broker_epoch,
                 is_session_current=self.controller.is_session_current(now),
-                is_standing=self.controller.is_standing(now),
+                is_controller_lease_current=self.controller.is_controller_lease_current(now),
                 has_all_roles=replicas.is_ready,
                 is_shutting_down=self.is_shutting_down(),
                 image=replicas.image,

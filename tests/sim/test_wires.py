@@ -175,8 +175,8 @@ def test_no_producer_waits_at_a_leader_that_was_left():
 
 @pytest.mark.parametrize("read_s", [0.0, 1.5], ids=["few partitions", "many"])
 def test_the_death_of_a_controller_makes_no_leader_refuse(read_s: float):
-    """Nobody's standing lapses until the next controller confirms it, also where that one takes
-    long to read what there is."""
+    """Nobody's controller lease lapses until the next controller confirms it, also where that one
+    takes long to read what there is."""
 
     async def story() -> None:
         async with open_trial(is_watched=False) as trial:
@@ -236,7 +236,7 @@ def test_the_last_two_go_on_without_each_other():
 
 
 async def delay_confirmation() -> None:
-    """A probe is under way for 1.5 s, and nothing else gets through: it extends no standing."""
+    """A probe is under way for 1.5 s, and nothing else gets through: it extends no lease."""
     async with open_trial() as trial:
         await trial.send(5)
         old, controller, _ = await obey_roles(trial, is_controller=False)

@@ -103,7 +103,7 @@ class NoController:
     def is_session_current(self, now: float) -> bool:
         return not self.is_session_over
 
-    def is_standing(self, now: float) -> bool:
+    def is_controller_lease_current(self, now: float) -> bool:
         return True
 
 

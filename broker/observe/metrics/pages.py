@@ -52,7 +52,7 @@ async def public_metrics(sources: Sources | None, loop_lag: LoopLag) -> bytes:
 def _broker_families(sources: Sources, loop_lag: LoopLag) -> Iterator[Metric]:
     """What both pages say of the broker itself."""
     yield from server.process_families(loop_lag)
-    yield from server.standing_families(sources)
+    yield from server.lease_families(sources)
     yield from server.request_families(sources.services.times.statistics())
     yield from server.connection_families(sources)
     yield from server.flush_families(sources)

@@ -118,7 +118,7 @@ def fetcher_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_isr_changes_waiting", text, sources.isr_proposals.statistics())
 
 
-def standing_families(sources: Sources) -> Iterator[Metric]:
+def lease_families(sources: Sources) -> Iterator[Metric]:
     """Make the metrics of this broker's membership in the cluster, and of its machine."""
     services, now = sources.services, trio.current_time()
     text = "1 if /ready says so"
@@ -126,7 +126,7 @@ def standing_families(sources: Sources) -> Iterator[Metric]:
     text = "1 while the others must count this broker as live"
     yield single("minibroker_lease_current", text, services.controller.may_decide_alone(now))
     text = "1 while the controller hears this broker, as far as the broker can know"
-    yield single("minibroker_heard", text, services.controller.is_standing(now))
+    yield single("minibroker_heard", text, services.controller.is_controller_lease_current(now))
     session = services.controller.session_statistics()
     text = "How long the metadata store took over the last renewal of the lease"
     yield single("minibroker_lease_renewal_seconds", text, session.renewal_s)

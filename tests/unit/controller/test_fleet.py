@@ -266,7 +266,7 @@ async def test_who_lost_the_office_writes_nothing(autojump_clock):
 
 async def test_under_a_controller_that_does_not_fence_nobody_lapses(autojump_clock):
     """One of an earlier version: it probes nobody, so the lease in the store alone counts. Brokers
-    whose standing had lapsed before register anew, since it tells nobody when roles stand."""
+    whose controller lease had lapsed before register anew: it tells nobody when roles stand."""
     async with open_fleet() as fleet:
         earlier = Put("controller", b'{"node_id": 9}')
         await fleet.store.transact([], [earlier])
@@ -275,8 +275,8 @@ async def test_under_a_controller_that_does_not_fence_nobody_lapses(autojump_clo
             now = trio.current_time()
             assert all(broker.node.may_decide_alone(now) for broker in fleet.running)
         epoch = fleet[2].node.broker_epoch
-        fleet[2].node._lease = ControllerLease(2.0)
-        assert not fleet[2].node.is_standing(trio.current_time())
+        fleet[2].node._controller_lease = ControllerLease(2.0)
+        assert not fleet[2].node.is_controller_lease_current(trio.current_time())
         await trio.sleep(1)
         assert fleet[2].node.broker_epoch > epoch
         assert fleet[2].node.may_decide_alone(trio.current_time())

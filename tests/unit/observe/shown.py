@@ -37,7 +37,7 @@ class FakeControllerNode:
     def is_session_current(self, now: float) -> bool:
         return True
 
-    def is_standing(self, now: float) -> bool:
+    def is_controller_lease_current(self, now: float) -> bool:
         return True
 
     def session_statistics(self) -> Any:
