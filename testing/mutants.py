@@ -267,7 +267,7 @@ RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
         "serve-below-epoch-start": Rule(Shard, "may_serve", property(_knows_its_high_watermark)),
         "accept-old-generations": Rule(Group, "check_commit", _whoever_commits),
         # The records that the application still works on (K6, CCO-06).
-        "commit-what-is-in-hand": Rule(
+        "commit-delivered-records": Rule(
             DeliveredPositions, "uncommitted", DeliveredPositions.committable_offsets
         ),
     }
@@ -330,12 +330,12 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "count-from-receipt": Rule(ControllerLease, "good_until", _from_receipt),
         "confirm-without-a-lease": Rule(Prober, "allowed", _whatever_the_session),
-        "stand-before-roles": Rule(ControllerLease, "may_return", _whatever_is_confirmed),
-        "put-fenced-followers-out": Rule(elections, "isr_of_leader", _without_fenced),
+        "return-before-roles": Rule(ControllerLease, "may_return", _whatever_is_confirmed),
+        "remove-fenced-followers": Rule(elections, "isr_of_leader", _without_fenced),
         "elect-out-of-sync": Rule(elections, "heard_heirs", _whoever_is_heard),
-        "stand-at-once": Rule(Backoff, "draw_pause_s", _at_once),
+        "campaign-at-once": Rule(Backoff, "draw_pause_s", _at_once),
         "ignore-fetches": Rule(FollowerSilence, "record_arrival", _not_at_all),
-        "leave-too-few": Rule(Leader, "may_leave_silent", _whoever_stays),
+        "shrink-below-min-isr": Rule(Leader, "may_leave_silent", _whoever_stays),
     }
 )
 

@@ -89,7 +89,7 @@ def running_etcd_for(place: Path) -> Iterator[Coordination]:
 
 
 @dataclass
-class Story:
+class Report:
     """What happened, for the table and for the verdict."""
 
     coordination: Coordination
@@ -123,9 +123,9 @@ class Story:
         self.progress.unpark_all()
 
 
-async def produce(address: str, lines: Lines, story: Story, ledger: Path) -> None:
+async def produce(address: str, lines: Lines, report: Report, ledger: Path) -> None:
     """Send every line, keyed by its file, in order; return when all are acknowledged."""
-    told = {"on_delivery": story.on_delivery, "ledger": ledger}
+    told = {"on_delivery": report.on_delivery, "ledger": ledger}
     async with Producer(address, acks="all", **told) as producer:
         pairs = ((key, value) for key, values in lines.items() for value in values)
         for number, (key, value) in enumerate(pairs, start=1):
@@ -135,103 +135,103 @@ async def produce(address: str, lines: Lines, story: Story, ledger: Path) -> Non
         await producer.flush()
 
 
-async def read(address: str, story: Story) -> None:
+async def read(address: str, report: Report) -> None:
     """Be a group of one, and of two once there is something to share."""
     async with trio.open_nursery() as members:
         for number, ledger in enumerate(SHOWN, start=1):
-            await story.readers.wait_for((number - 1) * story.line_count // 4)
-            members.start_soon(story.readers.read, address, ledger)
-            story.note(f"consumer {number} joins the group")
+            await report.readers.wait_for((number - 1) * report.line_count // 4)
+            members.start_soon(report.readers.read, address, ledger)
+            report.note(f"consumer {number} joins the group")
 
 
-async def torment(cluster: ClusterProcesses, story: Story) -> None:
+async def torment(cluster: ClusterProcesses, report: Report) -> None:
     """Kill a leader twice and pause one once, spread over the work."""
-    history = story.history
+    history = report.history
     for number, fault in enumerate(("kill", "kill", "pause"), start=1):
-        while story.delivered < story.line_count * number / 5:
-            await story.progress.park()
+        while report.delivered < report.line_count * number / 5:
+            await report.progress.park()
         await history.wait_for_isr(BROKER_COUNT)
         leader = history.latest[0].leader
         if fault == "kill":
-            story.note(f"broker {leader}, leader of partition 0, is killed with -9")
+            report.note(f"broker {leader}, leader of partition 0, is killed with -9")
             await trio.to_thread.run_sync(cluster.kill, leader)
         else:
-            pause_s = story.coordination.pause_s
-            story.note(f"broker {leader}, leader of partition 0, is stopped for {pause_s} s")
+            pause_s = report.coordination.pause_s
+            report.note(f"broker {leader}, leader of partition 0, is stopped for {pause_s} s")
             cluster.pause(leader)
             await trio.sleep(pause_s)
         successor = await history.wait_for_another_leader(0, leader)
-        story.note(f"broker {successor.leader} leads partition 0")
+        report.note(f"broker {successor.leader} leads partition 0")
         if fault == "kill":
             await trio.to_thread.run_sync(cluster.start, leader)
-            story.note(f"broker {leader} is started again")
+            report.note(f"broker {leader} is started again")
         else:
             cluster.resume(leader)
-            story.note(f"broker {leader} goes on")
+            report.note(f"broker {leader} goes on")
 
 
-async def run(story: Story, lines: Lines) -> None:
-    """The story from the first start to the comparisons."""
-    story.line_count = sum(len(values) for values in lines.values())
-    story.byte_count = sum(len(value) for values in lines.values() for value in values)
-    settings = {**SETTINGS, **story.coordination.settings}
-    with running_cluster(CLUSTER, BROKER_COUNT, settings, story.coordination.store) as cluster:
-        story.note("three brokers answer")
-        story.lap("to start three brokers")
+async def run(report: Report, lines: Lines) -> None:
+    """Run the demo, from the first start to the comparisons."""
+    report.line_count = sum(len(values) for values in lines.values())
+    report.byte_count = sum(len(value) for values in lines.values() for value in values)
+    settings = {**SETTINGS, **report.coordination.settings}
+    with running_cluster(CLUSTER, BROKER_COUNT, settings, report.coordination.store) as cluster:
+        report.note("three brokers answer")
+        report.lap("to start three brokers")
         address = cluster.addresses
         async with Admin(address) as admin:
             await admin.create_topics(NewTopic(TOPIC, PARTITION_COUNT))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(story.history.watch, address)
+            nursery.start_soon(report.history.watch, address)
             async with trio.open_nursery() as group:
-                group.start_soon(read, address, story)
-                await work(cluster, story, lines)
+                group.start_soon(read, address, report)
+                await work(cluster, report, lines)
                 with trio.move_on_after(STALLED_S_MAX):
-                    await story.readers.wait_for(story.line_count)
-                    story.note("the group has read every line")
-                story.readers.stop()
+                    await report.readers.wait_for(report.line_count)
+                    report.note("the group has read every line")
+                report.readers.stop()
             nursery.cancel_scope.cancel()
-        story.lap("of work under faults")
-        story.differences += differences(lines, story.readers.lines())
-        if again := story.readers.read_again:
-            story.differences.append(f"{again} records came to the group more than once")
+        report.lap("of work under faults")
+        report.differences += differences(lines, report.readers.lines())
+        if again := report.readers.read_again:
+            report.differences.append(f"{again} records came to the group more than once")
         cluster.export()
         for node_id in cluster.layout.node_ids:
             if (code := cluster.stop(node_id)) != 0:
-                story.differences.append(f"exit code {code} of broker {node_id}")
-    compare_logs(cluster, story)
+                report.differences.append(f"exit code {code} of broker {node_id}")
+    compare_logs(cluster, report)
 
 
-async def work(cluster: ClusterProcesses, story: Story, lines: Lines) -> None:
+async def work(cluster: ClusterProcesses, report: Report, lines: Lines) -> None:
     """Produce under faults, until all is acknowledged and all replicas are in sync."""
-    await story.history.wait_for_isr(BROKER_COUNT)
+    await report.history.wait_for_isr(BROKER_COUNT)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(torment, cluster, story)
+        nursery.start_soon(torment, cluster, report)
         async with trio.open_nursery() as producers:
             for number, ledger in enumerate(ACKED):
                 share = dict(itertools.islice(lines.items(), number, None, PRODUCER_COUNT))
-                producers.start_soon(produce, cluster.addresses, share, story, ledger)
-        story.note("every line is acknowledged")
+                producers.start_soon(produce, cluster.addresses, share, report, ledger)
+        report.note("every line is acknowledged")
         nursery.cancel_scope.deadline = trio.current_time() + HEALED_S_MAX
     if nursery.cancel_scope.cancelled_caught:
-        story.differences.append("the faults took longer than the work and its patience")
+        report.differences.append("the faults took longer than the work and its patience")
         return
     with trio.move_on_after(HEALED_S_MAX):
-        await story.history.wait_for_isr(BROKER_COUNT)
-        story.note("all replicas are in sync")
+        await report.history.wait_for_isr(BROKER_COUNT)
+        report.note("all replicas are in sync")
         return
-    story.differences.append("not all replicas came back into the in-sync sets")
+    report.differences.append("not all replicas came back into the in-sync sets")
 
 
-def compare_logs(cluster: ClusterProcesses, story: Story) -> None:
+def compare_logs(cluster: ClusterProcesses, report: Report) -> None:
     """Every replica of a partition must hold the same bytes."""
     digests = [log_digests(cluster.layout.data_dir(node), TOPIC) for node in (1, 2, 3)]
-    story.log_count = sum(map(len, digests))
+    report.log_count = sum(map(len, digests))
     for name in sorted(set().union(*digests)):
         if len({digest.get(name) for digest in digests}) != 1:
-            story.differences.append(f"the log files of {name} differ between the brokers")
-    if story.log_count != BROKER_COUNT * PARTITION_COUNT:
-        story.differences.append(f"{story.log_count} logs were found")
+            report.differences.append(f"the log files of {name} differ between the brokers")
+    if report.log_count != BROKER_COUNT * PARTITION_COUNT:
+        report.differences.append(f"{report.log_count} logs were found")
 
 
 def audited(cluster: Path, out: Path) -> int:
@@ -245,7 +245,7 @@ def audited(cluster: Path, out: Path) -> int:
     return subprocess.run([*COMMAND, *command], cwd=ROOT, check=False).returncode
 
 
-def show(story: Story) -> None:
+def show(report: Report) -> None:
     """Print the history, and each difference."""
     console = Console(highlight=False)
     changes = [
@@ -254,31 +254,31 @@ def show(story: Story) -> None:
             f"partition {change.partition}: leader {change.leader} in epoch"
             f" {change.leader_epoch}, in sync {','.join(map(str, change.isr))}",
         )
-        for change in story.history.changes
+        for change in report.history.changes
     ]
-    for at, text in sorted([*changes, *((at, f"[bold]{text}[/]") for at, text in story.events)]):
+    for at, text in sorted([*changes, *((at, f"[bold]{text}[/]") for at, text in report.events)]):
         console.print(f"{at:6.2f} s  {text}")
-    for difference in story.differences[:DIFFERENCES_SHOWN]:
+    for difference in report.differences[:DIFFERENCES_SHOWN]:
         console.print(f"[red]DIFFERENT[/red] {difference}")
 
 
-def what_was_seen(story: Story, audit_code: int) -> list[str]:
+def what_was_seen(report: Report, audit_code: int) -> list[str]:
     """The demo in five lines, the costs last."""
-    found = f"{counted(len(story.differences), 'difference')}, shown above"
-    if not story.differences:
+    found = f"{counted(len(report.differences), 'difference')}, shown above"
+    if not report.differences:
         found = "nothing lost, nothing twice, order kept"
-    costs = ", ".join(f"{seconds:.0f} s {what}" for what, seconds in story.costs.items())
+    costs = ", ".join(f"{seconds:.0f} s {what}" for what, seconds in report.costs.items())
     return [
-        f"{story.delivered:,} of {story.line_count:,} lines ({story.byte_count / 1e6:,.1f} MB) were"
-        f" acknowledged. Meanwhile leaders were killed twice with -9, and one was stopped for"
-        f" {story.coordination.pause_s} s.",
-        f"A group of two consumers read {story.readers.record_count:,} records at the same time,"
-        f" {story.readers.read_again:,} of them twice: {found}.",
-        f"{story.log_count} logs of {BROKER_COUNT} brokers were compared byte by byte; metadata in"
-        f" {story.coordination.name}.",
+        f"{report.delivered:,} of {report.line_count:,} lines ({report.byte_count / 1e6:,.1f} MB)"
+        f" were acknowledged. Meanwhile leaders were killed twice with -9, and one was stopped for"
+        f" {report.coordination.pause_s} s.",
+        f"A group of two consumers read {report.readers.record_count:,} records at the same time,"
+        f" {report.readers.read_again:,} of them twice: {found}.",
+        f"{report.log_count} logs of {BROKER_COUNT} brokers were compared byte by byte; metadata in"
+        f" {report.coordination.name}.",
         f"The audit, a Spark job that reads the brokers' files: {VERDICTS[audit_code]}. Its report:"
         f" {(AUDIT / 'report.html').relative_to(ROOT)}",
-        f"It took {sum(story.costs.values()):.0f} s: {costs}.",
+        f"It took {sum(report.costs.values()):.0f} s: {costs}.",
     ]
 
 
@@ -291,18 +291,18 @@ def main(on_etcd: bool = False) -> int:
     shutil.rmtree(PLACE, ignore_errors=True)
     CLUSTER.mkdir(parents=True)
     with running_etcd_for(PLACE) if on_etcd else nullcontext(SQLITE) as coordination:
-        story = Story(coordination)
-        trio.run(run, story, lines)
-    if story.line_count < LINES_MIN:
-        story.differences.append(f"{story.line_count} lines are there, {LINES_MIN} are wanted")
-    show(story)
-    story.lap("to stop the brokers and compare")
+        report = Report(coordination)
+        trio.run(run, report, lines)
+    if report.line_count < LINES_MIN:
+        report.differences.append(f"{report.line_count} lines are there, {LINES_MIN} are wanted")
+    show(report)
+    report.lap("to stop the brokers and compare")
     code = audited(CLUSTER, AUDIT)
-    story.lap("for the audit")
+    report.lap("for the audit")
     print()
-    for number, line in enumerate(what_was_seen(story, code), start=1):
+    for number, line in enumerate(what_was_seen(report, code), start=1):
         print(f"{number}. {line}")
-    return 1 if story.differences or code else 0
+    return 1 if report.differences or code else 0
 
 
 if __name__ == "__main__":

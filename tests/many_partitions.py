@@ -9,7 +9,7 @@ sync when each broker says so (`/ready`); the store has the last word about it, 
 epochs.
 
 How late a broker's loop was is its own figure (`minibroker_event_loop_lag_seconds`), which it takes
-ten times a second: 99 % of the looks of a story, and the range of the latest one.
+ten times a second: 99 % of the looks of a scenario, and the range of the latest one.
 """
 
 import argparse
@@ -132,8 +132,8 @@ class Lags:
 
 
 @dataclass
-class StoryCosts:
-    """What a story cost: seconds by what they were for, and what the cluster went through."""
+class ScenarioCosts:
+    """What a scenario cost: seconds by what they were for, and what the cluster went through."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     epochs: int = 0  # the most leader epochs that a partition went through
@@ -161,7 +161,7 @@ class StoryCosts:
 
 
 class ManyPartitions:
-    """A cluster, and the stories of its life; made by `many_partitions`."""
+    """A cluster, and the scenarios of its life; made by `many_partitions`."""
 
     def __init__(self, cluster: ClusterProcesses, size: Size, store: str, away_s: float) -> None:
         self.cluster = cluster
@@ -226,9 +226,9 @@ class ManyPartitions:
             time.sleep(self._look_every_s)
 
     @contextmanager
-    def telling(self) -> Iterator[StoryCosts]:
-        """One story: what it cost is told when it is over."""
-        costs = StoryCosts()
+    def telling(self) -> Iterator[ScenarioCosts]:
+        """One scenario: what it cost is told when it is over."""
+        costs = ScenarioCosts()
         lags, epochs = self.lags(), self.epochs() if self.size.topics else {}
         shrinks = self.shrinks()
         lines = {one.pid: len(one.lines) for one in self.cluster.brokers.values()}
@@ -257,14 +257,14 @@ class ManyPartitions:
         async with Admin(self.cluster.addresses, default_api_timeout_ms=180_000) as admin:
             await admin.create_topics(*self.size.new_topics())
 
-    def create(self, costs: StoryCosts) -> None:
+    def create(self, costs: ScenarioCosts) -> None:
         """All topics in one request."""
         with costs.timing("answered"):
             trio.run(self._create)
         with costs.timing("then in sync"):
             self.until_in_sync()
 
-    def _lose(self, costs: StoryCosts, victim: int) -> None:
+    def _lose(self, costs: ScenarioCosts, victim: int) -> None:
         self.cluster.kill(victim)
         with costs.timing("others lead"):
             while victim in trio.run(self._described)[1]:
@@ -276,16 +276,16 @@ class ManyPartitions:
         with costs.timing("then in sync"):
             self.until_in_sync()
 
-    def kill(self, costs: StoryCosts) -> None:
+    def kill(self, costs: ScenarioCosts) -> None:
         """`kill -9` of a broker that is not the controller, which comes back."""
         controller = self.controller()
         self._lose(costs, next(n for n in self.cluster.brokers if n != controller))
 
-    def kill_controller(self, costs: StoryCosts) -> None:
+    def kill_controller(self, costs: ScenarioCosts) -> None:
         """`kill -9` of the controller, which comes back."""
         self._lose(costs, self.controller())
 
-    def restart(self, costs: StoryCosts) -> None:
+    def restart(self, costs: ScenarioCosts) -> None:
         """One broker is stopped in order and started."""
         with costs.timing("stop"):
             assert self.cluster.stop(1) == 0
@@ -294,7 +294,7 @@ class ManyPartitions:
         with costs.timing("then in sync"):
             self.until_in_sync()
 
-    def roll(self, costs: StoryCosts) -> None:
+    def roll(self, costs: ScenarioCosts) -> None:
         """One after the other, each when all are in sync again."""
         with costs.timing("all three"):
             for node_id in self.cluster.brokers:
@@ -302,7 +302,7 @@ class ManyPartitions:
                 self.cluster.start(node_id)
                 self.until_in_sync()
 
-    def stop_and_start(self, costs: StoryCosts) -> None:
+    def stop_and_start(self, costs: ScenarioCosts) -> None:
         """All brokers at once."""
         brokers = [*self.cluster.brokers.values()]
         with costs.timing("stop"):
@@ -345,7 +345,7 @@ def _spread(values: list[float], unit: str) -> str:
     return f"{min(values):.0f}-{max(values):.0f} {unit}"
 
 
-STORIES: Mapping[str, Callable[[ManyPartitions, StoryCosts], None]] = {
+SCENARIOS: Mapping[str, Callable[[ManyPartitions, ScenarioCosts], None]] = {
     "create": ManyPartitions.create,
     "kill -9": ManyPartitions.kill,
     "kill -9 of the controller": ManyPartitions.kill_controller,
@@ -377,15 +377,15 @@ def many_partitions(
 
 
 def figures_of(size: Size, store: str, names: list[str]) -> Iterator[tuple[str, str]]:
-    """What each story cost, as (what, figure)."""
+    """What each scenario cost, as (what, figure)."""
     with (
         TemporaryDirectory(prefix="minibroker-many-") as directory,
         many_partitions(Path(directory), size, store) as many,
     ):
-        for name, story in STORIES.items():
+        for name, scenario in SCENARIOS.items():
             if name in names or name == "create":
                 with many.telling() as costs:
-                    story(many, costs)
+                    scenario(many, costs)
                 yield from ((f"{name}: {what}", it) for what, it in costs.figures().items())
         for name, measure in MEASURES.items():
             if name in names:
@@ -393,11 +393,11 @@ def figures_of(size: Size, store: str, names: list[str]) -> Iterator[tuple[str, 
 
 
 def main() -> None:
-    """Live the stories at each size, and show what they cost."""
+    """Live the scenarios at each size, and show what they cost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sizes", nargs="+", type=Size.of, metavar="SIZE")
     parser.add_argument("--store", choices=["sqlite", "etcd"], default="sqlite")
-    names = [*STORIES, *MEASURES]
+    names = [*SCENARIOS, *MEASURES]
     parser.add_argument("--only", action="append", choices=names, help="may be repeated")
     arguments = parser.parse_args()
     rows: dict[str, list[str]] = {}

@@ -1,13 +1,13 @@
 """Real brokers with many partitions: the work of coming back costs nobody a session.
 
-`python -m tests.many_partitions 1000` shows the same stories with their figures.
+`python -m tests.many_partitions 1000` shows the same scenarios with their figures.
 """
 
 from pathlib import Path
 
 import pytest
 
-from tests.many_partitions import STORIES, ManyPartitions, Size, many_partitions
+from tests.many_partitions import SCENARIOS, ManyPartitions, Size, many_partitions
 
 # How often each partition may be elected. A broker that goes gives its partitions away once; when
 # all go one after the other, so does the next one, and the last takes up what it left.
@@ -20,7 +20,7 @@ def live(many: ManyPartitions, *names: str) -> None:
     """Let it happen: all are in sync in the end, and stay as they are."""
     for name in names:
         with many.telling() as told:
-            STORIES[name](many, told)
+            SCENARIOS[name](many, told)
         print(f"{many.size}: {name}: {told.figures()}")
         assert told.epochs <= EPOCHS_MAX.get(name, 1), name
         assert told.sessions_lost == 0, name
@@ -36,9 +36,9 @@ def test_a_cluster_with_many_partitions_heals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["5000", "5000x1"])
 @pytest.mark.parametrize("store", ["sqlite", "etcd"])
 def test_there_is_no_storm(tmp_path: Path, size: str, store: str) -> None:
-    """5,000 partitions: every story of `tests.many_partitions`, one after the other."""
+    """5,000 partitions: every scenario of `tests.many_partitions`, one after the other."""
     with many_partitions(tmp_path, Size.of(size), store) as many:
-        live(many, *STORIES)
+        live(many, *SCENARIOS)
 
 
 @pytest.mark.soak

@@ -1,13 +1,18 @@
 """Run seeds of the simulation: `python -m tests.sim --seeds 0-999`.
 
-One line per failure with the command that repeats it, a summary line last; exit code 1 if any
-seed failed. Seeds do not depend on each other, so a long run may be done in parts: 0-99, 100-199,
-and so on. A single seed tells more: where it failed, and with `--trace` all that happened.
+The program prints one line for each failed seed, with the command that repeats it, and a summary
+line last. It exits with 1 if any seed failed. Seeds do not depend on each other, so a long run can
+be split: 0-99, 100-199, and so on. For a single seed it also prints where the seed failed, and with
+`--trace` every event.
 
-The story is that of a cluster, with `--groups` that of consumer groups on a cluster, with `--story
-wires` that of a cluster whose wires break, with `--story variants` that of a cluster with fewer
-replicas or more topics, with `--story deletions` that of a cluster whose clients delete records, or
-with `--story broker` that of one broker alone.
+`--scenario` names what is simulated:
+
+* `cluster` (the default): a cluster under load and faults,
+* `groups` (also `--groups`): consumer groups on such a cluster,
+* `wires`: a cluster whose wires break,
+* `variants`: a cluster with fewer replicas or more topics,
+* `deletions`: a cluster whose clients delete records,
+* `broker`: one broker alone.
 """
 
 import argparse
@@ -31,13 +36,13 @@ from minibroker.testing.mutants import (
 )
 from minibroker.testing.pause import PROCESS
 from tests.sim import chaos
-from tests.sim.cluster import Story
-from tests.sim.deletions import DeletionsStory
-from tests.sim.group_story import GroupStory
-from tests.sim.variants import VariantStory
-from tests.sim.wires import WiresStory
+from tests.sim.cluster import Scenario
+from tests.sim.deletions import DeletionsScenario
+from tests.sim.group_scenario import GroupScenario
+from tests.sim.variants import VariantScenario
+from tests.sim.wires import WiresScenario
 
-STORIES = ("cluster", "broker", "groups", "wires", "variants", "deletions")
+SCENARIOS = ("cluster", "broker", "groups", "wires", "variants", "deletions")
 MADE = MUTANTS | DELETION_MUTANTS
 BROKEN = RULE_MUTANTS | WIRE_MUTANTS
 
@@ -46,7 +51,7 @@ class VirtualTime(logging.Filter):
     """Gives a log record the virtual time and the process that it comes from."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Lets everything through."""
+        """Let every record pass."""
         try:
             record.now = trio.current_time()
         except RuntimeError:  # outside of the simulation
@@ -56,7 +61,7 @@ class VirtualTime(logging.Filter):
 
 
 class Totals:
-    """What all seeds came to."""
+    """The sums over all seeds."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -69,48 +74,48 @@ class Totals:
         self.late = 0
 
     def run(
-        self, story: str, seed: int, replicas: Mapping[str, type[Replicas]], is_traced: bool
+        self, scenario: str, seed: int, replicas: Mapping[str, type[Replicas]], is_traced: bool
     ) -> None:
-        """One seed of a story."""
-        if story == "broker":
+        """Run one seed of a scenario."""
+        if scenario == "broker":
             self.run_broker(seed)
-        elif story == "groups":
-            self.run_groups(GroupStory(seed, **replicas), is_traced)
-        elif story == "wires":
-            self.run_cluster(WiresStory(seed, **replicas), is_traced)
-        elif story == "deletions":
-            self.run_cluster(DeletionsStory(seed, **replicas), is_traced)
-        elif story == "variants":
-            self.run_cluster(VariantStory(seed, **replicas), is_traced)
+        elif scenario == "groups":
+            self.run_groups(GroupScenario(seed, **replicas), is_traced)
+        elif scenario == "wires":
+            self.run_cluster(WiresScenario(seed, **replicas), is_traced)
+        elif scenario == "deletions":
+            self.run_cluster(DeletionsScenario(seed, **replicas), is_traced)
+        elif scenario == "variants":
+            self.run_cluster(VariantScenario(seed, **replicas), is_traced)
         else:
-            self.run_cluster(Story(seed, **replicas), is_traced)
+            self.run_cluster(Scenario(seed, **replicas), is_traced)
 
     def run_broker(self, seed: int) -> None:
-        """One broker alone."""
+        """Run one broker alone."""
         ledger = chaos.run_seed(seed)
         self.delivered += ledger.sent
         self.faults += len(ledger.faults)
         self.virtual_s += chaos.CHAOS_S
 
-    def run_cluster(self, story: Story, is_traced: bool) -> None:
-        """A cluster."""
+    def run_cluster(self, scenario: Scenario, is_traced: bool) -> None:
+        """Run a cluster."""
         try:
-            result = simulate(story.run, story.seed)
+            result = simulate(scenario.run, scenario.seed)
         finally:
-            if is_traced and story.watcher is not None:
-                print(*story.watcher.trace, sep="\n")
+            if is_traced and scenario.watcher is not None:
+                print(*scenario.watcher.trace, sep="\n")
         self.virtual_s += result.virtual_s
         self.terms += result.terms
         self.delivered += result.delivered
         self.faults += result.faults
 
-    def run_groups(self, story: GroupStory, is_traced: bool) -> None:
-        """A cluster with consumer groups."""
+    def run_groups(self, scenario: GroupScenario, is_traced: bool) -> None:
+        """Run a cluster with consumer groups."""
         try:
-            result = simulate(story.run, story.seed)
+            result = simulate(scenario.run, scenario.seed)
         finally:
-            if is_traced and story.watcher is not None and story.stage is not None:
-                lines = [*story.watcher.trace, *str(story.stage.group.history).split("\n")]
+            if is_traced and scenario.watcher is not None and scenario.stage is not None:
+                lines = [*scenario.watcher.trace, *str(scenario.stage.group.history).split("\n")]
                 print(*sorted(lines), sep="\n")
         self.virtual_s += result.virtual_s
         self.terms += result.terms
@@ -133,7 +138,7 @@ class Totals:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group."""
+    """Yield the errors in a group."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from causes(each)
@@ -142,13 +147,17 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def main() -> int:
-    """Run the seeds asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the seeds of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
-    parser.add_argument("--story", default="cluster", choices=STORIES)
-    parser.add_argument("--groups", action="store_const", dest="story", const="groups")
-    parser.add_argument("--mutant", choices=[*MADE, *BROKEN], help="a bug to find")
-    parser.add_argument("--trace", action="store_true", help="tell what happened when")
+    parser.add_argument("--scenario", default="cluster", choices=SCENARIOS, help="what to simulate")
+    parser.add_argument(
+        "--groups", action="store_const", dest="scenario", const="groups", help="--scenario groups"
+    )
+    parser.add_argument("--mutant", choices=[*MADE, *BROKEN], help="planted bug")
+    parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--log", help="show the brokers' logs from this level on")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
@@ -157,14 +166,14 @@ def main() -> int:
     replicas = {"replicas_type": MADE[given.mutant]} if given.mutant in MADE else {}
     again = "".join(
         f" --{name} {getattr(given, name)}"
-        for name in ("story", "mutant")
+        for name in ("scenario", "mutant")
         if getattr(given, name) != parser.get_default(name)
     )
     totals, start = Totals(), time.process_time()
     for seed in seeds:
         try:
             with mutated(given.mutant) if given.mutant in BROKEN else nullcontext():
-                totals.run(given.story, seed, replicas, given.trace)
+                totals.run(given.scenario, seed, replicas, given.trace)
         except Exception as error:
             totals.failed += 1
             text = "; ".join(f"{type(each).__name__}: {each}" for each in causes(error))
@@ -177,7 +186,7 @@ def main() -> int:
 
 
 def set_logging(level: str | None) -> None:
-    """The brokers' logs are shown on request only: faults make them long."""
+    """Show the brokers' logs only on request: faults make them long."""
     if level is None:
         logging.disable(logging.CRITICAL)
         return

@@ -1,4 +1,4 @@
-"""The story of one seed: a cluster under load and faults, then at rest, and judged.
+"""The scenario of one seed: a cluster under load and faults, then at rest, and judged.
 
 Everything is drawn from the seed: how many brokers, their settings, what clients send, which
 faults come when. Two phases. In the first (`CHAOS_S`) faults come on top of each other and only
@@ -54,7 +54,7 @@ class SeedResult(NamedTuple):
 
 
 @dataclass
-class Story:
+class Scenario:
     """One seed, and what brokers are made of where a mutant runs. `trace` grows as it runs."""
 
     chaos_type: ClassVar[type[Chaos]] = Chaos
@@ -197,4 +197,4 @@ def judge(clients: Clients, watcher: Watcher) -> None:
 
 def run_seed(seed: int, replicas_type: type[Replicas] = Replicas) -> SeedResult:
     """One deterministic run."""
-    return simulate(Story(seed, replicas_type).run, seed)
+    return simulate(Scenario(seed, replicas_type).run, seed)

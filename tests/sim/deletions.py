@@ -1,19 +1,19 @@
-"""The story of one seed as in `cluster.py`, where clients delete records of some topics meanwhile.
+"""The scenario of `cluster.py`, in which clients also delete records of some topics.
 
-Those topics are filled all the time, and nobody reads them. Whatever fails, a deletion that was
-answered stays: no replica that leads or may lead begins below it. What was not deleted is judged as
-ever. Segments are small, and retention looks often.
+Producers write to these topics all the time, and no consumer reads them. A deletion that a broker
+acknowledged must stay, whatever fails: no replica that leads or may lead begins below it. The
+checkers judge all other records as in `cluster.py`. Segments are small, and retention runs often.
 """
 
 from minibroker.client.admin import NewTopic
 from minibroker.testing.cluster import SimulatedWorld
-from tests.sim.cluster import Story
+from tests.sim.cluster import Scenario
 from tests.sim.workload import REPLICAS
 
 TOPICS = 2
 
 
-class DeletionsStory(Story):
+class DeletionsScenario(Scenario):
     """See the head of this module."""
 
     deletes_records = True

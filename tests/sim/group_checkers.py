@@ -208,7 +208,7 @@ class Holding:
         return not self.shown or self.shown[-1][1] < self.committed
 
 
-SESSION_S_MIN: Final = 1.0  # the shortest session time-out of these stories
+SESSION_S_MIN: Final = 1.0  # the shortest session time-out of these scenarios
 
 
 class Holdings:

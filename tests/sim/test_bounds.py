@@ -6,7 +6,7 @@ import trio
 from minibroker.testing.cluster import StillRunning, simulate
 
 
-def test_a_story_that_waits_for_ever_ends():
+def test_a_scenario_that_waits_for_ever_ends():
     """Something always happens in it, so that virtual time goes on."""
 
     async def tick() -> None:
@@ -33,7 +33,7 @@ def test_a_busy_loop_ends():
         simulate(main, 7, turns_max=1000)
 
 
-def test_what_a_story_raises_comes_through():
+def test_what_a_scenario_raises_comes_through():
     """A bound that is not met changes nothing."""
 
     async def main() -> None:

@@ -9,7 +9,7 @@ from tests.sim.chaos import PROMISES, run_seed
 from tests.support.seeds import always, rest_in_soak
 
 SEEDS = range(21)
-REPEAT = "python -m tests.sim --story broker --seeds"
+REPEAT = "python -m tests.sim --scenario broker --seeds"
 
 
 @pytest.mark.parametrize("seed", rest_in_soak(SEEDS))

@@ -61,7 +61,7 @@ def sight(*replicas: Replica, isr: tuple[int, ...] = (1, 2), **other) -> Sight:
 
 def test_sound_histories_pass():
     """Append, commit, fail over and cut what was not committed: no checker minds."""
-    story = [
+    scenario = [
         sight(leader(1, b"", 0), replica(2, b"", 0)),
         sight(leader(1, b"abc", 0), replica(2, b"ab", 0)),
         sight(leader(1, b"abc", 2), replica(2, b"ab", 0)),
@@ -70,7 +70,7 @@ def test_sound_histories_pass():
         sight(leader(2, b"abcX", 4, 2), replica(1, b"abcX", 2, generation=1)),
     ]
     for checker in (OneLeader(), RisingHighWatermark(), Committed(), SoundIsr()):
-        for each in story:
+        for each in scenario:
             checker.look(each)
 
 

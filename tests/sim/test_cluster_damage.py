@@ -45,7 +45,7 @@ def test_a_leader_that_finds_it_has_another_lead(bit: str, offset: int) -> None:
     a sound replica leads, and the damaged one copies again. Where the consumer does, in the middle
     of an answer, its poll raises; once it has sought to where it stands, the leader finds it."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(COUNT)
             damaged = trial.leader
@@ -56,7 +56,7 @@ def test_a_leader_that_finds_it_has_another_lead(bit: str, offset: int) -> None:
                 await trial.settle()
                 assert trial.records(damaged) == [*trial.acked.items()]
 
-    play(story)
+    play(scenario)
 
 
 async def read_as_group(trial: Trial) -> list[bytes]:
@@ -86,7 +86,7 @@ def test_a_follower_that_begins_there_gets_a_sound_leader(bit: str, offset: int)
     """A follower on an empty disk meets the damage: it joins, from a sound replica, and so does
     the one that was damaged."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(COUNT)
             leader, empty = trial.leader, trial.followers[0]
@@ -98,7 +98,7 @@ def test_a_follower_that_begins_there_gets_a_sound_leader(bit: str, offset: int)
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @batches
@@ -110,7 +110,7 @@ def test_one_that_is_alone_names_the_place(
     partition and offset, also if it tries again; what lies behind comes after a seek. An epoch in
     the middle of an answer concerns no consumer."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False, replicas=1, min_insync_replicas="1") as trial:
             await trial.send(COUNT)
             rot_header(trial.leader, offset, bit)
@@ -132,7 +132,7 @@ def test_one_that_is_alone_names_the_place(
                 consumer.seek(NAME, offset + 1)
                 assert await read(consumer, COUNT - offset - 1) == values[offset + 1 :]
 
-    play(story)
+    play(scenario)
 
 
 async def read(consumer: Consumer, count: int) -> list[bytes]:

@@ -1,8 +1,8 @@
 """Disks and data directories that fail in a cluster of three: rows of docs/faults.md.
 
-Each story does one harm to what one broker stands on, and ends with all replicas in sync and equal,
-and with all that was acknowledged in its place. Where bytes rot on purpose the checkers do not look
-on, and the story compares itself.
+Each scenario damages the disk or the directory of one broker. It ends with all replicas in sync and
+equal, and with every acknowledged record at its offset. Where a scenario corrupts bytes on purpose,
+the checkers do not run and the scenario compares the logs itself.
 """
 
 import copy
@@ -33,7 +33,7 @@ def test_rot_that_a_restart_finds_is_copied_anew(
     """A batch on one disk is not what it was, in the middle or at the end, below the high
     watermark: recovery finds it, the replica leaves the in-sync set, is cut and copies again."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(10)
             await trio.sleep(6)  # high watermarks are on the disk
@@ -47,7 +47,7 @@ def test_rot_that_a_restart_finds_is_copied_anew(
             await trial.settle()
             assert victim.files.exists(LOG / f"{offset:020}.damaged-accepted")
 
-    play(story)
+    play(scenario)
     assert "is damaged" in caplog.text
     assert f"cut at offset {offset}, where records were lost" in caplog.text
 
@@ -55,21 +55,21 @@ def test_rot_that_a_restart_finds_is_copied_anew(
 def test_rot_on_a_running_follower_harms_nobody():
     """A follower whose log rots while it runs serves nothing of it."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(10)
             rot(trial.followers[0], 4)
             await trial.send(5)
             assert await trial.consume() == [*trial.acked.values()]
 
-    play(story)
+    play(scenario)
 
 
 def test_rot_that_only_consumers_meet_is_mended_by_hand():
     """A consumer is told the position, and reads on from the next leader; the damaged replica
     whose directory somebody takes away is copied anew, though it was in sync."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(10)
             victim = trial.leader
@@ -83,7 +83,7 @@ def test_rot_that_only_consumers_meet_is_mended_by_hand():
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("offset", [4, 9], ids=["middle", "tail"])
@@ -93,7 +93,7 @@ def test_rot_under_a_running_leader_is_found_by_who_copies_it(
     """A follower refuses a bad batch and asks again; the leader looks at its bytes, gives the
     partition up to a sound replica, and copies again what it lacks (FOL-14, REC-03)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(10)
             leader, empty = trial.leader, trial.followers[0]
@@ -111,7 +111,7 @@ def test_rot_under_a_running_leader_is_found_by_who_copies_it(
             await trial.settle()
             assert await trial.consume() == [*trial.acked.values()]
 
-    play(story)
+    play(scenario)
     assert f"has bad bytes at offset {offset}: the checksum of the batch" in caplog.text
     assert f"cut at offset {offset}, where records were lost" in caplog.text
 
@@ -119,7 +119,7 @@ def test_rot_under_a_running_leader_is_found_by_who_copies_it(
 def test_rot_under_a_leader_that_is_alone_is_told(caplog: pytest.LogCaptureFixture):
     """It may have the only copy of all the rest: it goes on, and says what nobody can copy."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False, min_insync_replicas="1") as trial:
             await trial.send(10)
             leader, others = trial.leader, trial.followers
@@ -136,7 +136,7 @@ def test_rot_under_a_leader_that_is_alone_is_told(caplog: pytest.LogCaptureFixtu
             with pytest.raises(CorruptRecords, match="12"):
                 await trial.consume()
 
-    play(story)
+    play(scenario)
     assert "has bad bytes at offset 12" in caplog.text
 
 
@@ -148,7 +148,7 @@ def test_a_full_disk_passes(who: str, caplog: pytest.LogCaptureFixture):
     """A leader without room refuses appends until there is some; a follower leaves the in-sync set
     and returns. Neither changes who leads."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             victim = victim_of(trial, who)
@@ -164,7 +164,7 @@ def test_a_full_disk_passes(who: str, caplog: pytest.LogCaptureFixture):
             await trial.settle()
             assert (await trial.agreed()).leader_epoch == 0
 
-    play(story)
+    play(scenario)
     assert "the disk is full" in caplog.text
 
 
@@ -174,7 +174,7 @@ def test_a_failed_fsync_ends_its_broker_alone(operation: str, who: str):
     """An I/O error: the broker ends and says why; others lead, and at its return its tail counts as
     lost: it leaves the in-sync set, and joins when it has caught up."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush="always") as trial:
             await trial.send(5)
             victim = victim_of(trial, who)
@@ -189,13 +189,13 @@ def test_a_failed_fsync_ends_its_broker_alone(operation: str, who: str):
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_read_error_ends_its_broker_alone():
     """A leader that cannot read what a follower asks for ends; the others lead, and it returns."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             leader = trial.leader
@@ -207,13 +207,13 @@ def test_a_read_error_ends_its_broker_alone():
             await leader.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_disk_that_is_full_at_the_start_is_told():
     """The broker does not start and says what to do; it starts when there is room."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             victim = trial.followers[0]
@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_at_the_start_is_told():
             await victim.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 # -- data directories
@@ -238,7 +238,7 @@ def test_a_disk_that_is_full_at_the_start_is_told():
 def test_an_empty_directory_is_filled(who: str):
     """A broker that returns with nothing is not in sync, whatever it was, and copies all (K2)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(10)
             victim = victim_of(trial, who)
@@ -248,14 +248,14 @@ def test_an_empty_directory_is_filled(who: str):
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_an_older_directory_is_found_out(who: str):
     """A copy from yesterday, stopped cleanly and put back today, is not in sync (K2)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             victim = victim_of(trial, who)
@@ -270,13 +270,13 @@ def test_an_older_directory_is_found_out(who: str):
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_all_directories_empty_are_not_taken_for_a_new_topic(caplog: pytest.LogCaptureFixture):
     """Everything is gone: the partition says that it may have lost records, and goes on."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(5)
             await trial.cluster.kill()
@@ -288,7 +288,7 @@ def test_all_directories_empty_are_not_taken_for_a_new_topic(caplog: pytest.LogC
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
     assert "may have lost the end of its log" in caplog.text
 
 
@@ -297,7 +297,7 @@ def test_a_foreign_directory_is_refused(whose: str):
     """One of another cluster, or of another broker of this one: that broker does not start and
     changes nothing in it; the others go on."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             victim, other = trial.followers
@@ -324,4 +324,4 @@ def test_a_foreign_directory_is_refused(whose: str):
             await victim.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)

@@ -1,7 +1,7 @@
 """Processes, machines, wires and clocks that fail in a cluster of three: rows of docs/faults.md.
 
-Each story does one harm, and ends with all replicas in sync and equal, and with all that was
-acknowledged in its place. Disks have stories of their own, in `test_cluster_disks.py`.
+Each scenario does one harm, and ends with all replicas in sync and equal, and with all that was
+acknowledged in its place. Disks have scenarios of their own, in `test_cluster_disks.py`.
 """
 
 import logging
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 def test_a_stranger_copies_nothing_and_holds_nothing_back():
     """PAR-19: a fetch from a broker that is no replica is refused, and moves no high watermark."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(3)
             epoch = (await trial.agreed()).leader_epoch
@@ -42,14 +42,14 @@ def test_a_stranger_copies_nothing_and_holds_nothing_back():
             await trial.send(3)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_orders_of_nobody_change_nothing():
     """RM-01 to RM-03: orders of an old controller, for a former registration, and of an old leader
     epoch are refused by a broker at work, and it works on."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(3)
             await trial.leader.stop()
@@ -74,7 +74,7 @@ def test_orders_of_nobody_change_nothing():
             await trial.send(3)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 # -- processes
@@ -84,7 +84,7 @@ def test_orders_of_nobody_change_nothing():
 def test_a_killed_broker_is_replaced_and_catches_up(who: str):
     """Kill of a leader, a follower, the controller: others go on within two sessions."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             controller = trial.cluster.broker(await trial.controller())
@@ -95,14 +95,14 @@ def test_a_killed_broker_is_replaced_and_catches_up(who: str):
             await victim.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("flush", ["never", "interval", "always"])
 def test_all_killed_at_once_come_back(flush: str):
     """Kill of all: what processes wrote is there, and the cluster serves again unaided."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush=flush) as trial:
             await trial.send(10)
             await trial.cluster.kill()
@@ -110,14 +110,14 @@ def test_all_killed_at_once_come_back(flush: str):
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_a_process_that_stood_still_finds_itself_replaced(who: str):
     """SIGSTOP past the session: another leads, and who wakes up copies from it."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             victim = trial.leader if who == "leader" else trial.followers[0]
@@ -127,7 +127,7 @@ def test_a_process_that_stood_still_finds_itself_replaced(who: str):
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 # -- machines
@@ -139,7 +139,7 @@ def test_one_lost_tail_loses_nothing(flush: str, who: str):
     """Power cut of one, whatever `flush`: it may lack its end, so without flush=always it leaves
     the in-sync set, and copies again; it leads nothing before that (K2)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush=flush) as trial:
             await trial.send(20)
             victim = trial.leader if who == "leader" else trial.followers[0]
@@ -148,13 +148,13 @@ def test_one_lost_tail_loses_nothing(flush: str, who: str):
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_all_tails_lost_lose_nothing_with_flush_always():
     """Power cut of all with flush=always: nothing that was acknowledged was in a tail (N1)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush="always") as trial:
             await trial.send(20)
             for broker in trial.cluster.brokers:
@@ -163,14 +163,14 @@ def test_all_tails_lost_lose_nothing_with_flush_always():
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_of_lost_tails_the_longest_log_leads(caplog: pytest.LogCaptureFixture):
     """Power cut of all without flush=always: nobody leads before all are back; then who has the
     most leads, and the log says that something may be lost (K2)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(20)
             for broker in trial.cluster.brokers:
@@ -188,7 +188,7 @@ def test_of_lost_tails_the_longest_log_leads(caplog: pytest.LogCaptureFixture):
             await trial.settle()
             assert len(trial.acked) == 25
 
-    play(story)
+    play(scenario)
     assert "replicas on brokers 3" in caplog.text
     assert "may have lost the end of its log" in caplog.text
 
@@ -200,7 +200,7 @@ def test_who_was_not_in_sync_leads_only_where_that_is_allowed(
     """Both in-sync replicas die. With unclean election the third one leads, and what only those two
     had is cut when they return, all replicas being equal again; without it they are waited for."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         settings = {"unclean_leader_election_enable": str(is_unclean).lower()}
         async with open_trial(is_watched=False, **settings) as trial:
             await trial.send(5)
@@ -222,7 +222,7 @@ def test_who_was_not_in_sync_leads_only_where_that_is_allowed(
             await trial.settle()
             assert len(trial.acked) == (10 if is_unclean else 15)
 
-    play(story)
+    play(scenario)
     assert ("unclean election of broker" in caplog.text) == is_unclean
     assert ("cut from 10 to 5, where the log of broker" in caplog.text) == is_unclean
 
@@ -235,7 +235,7 @@ def test_a_leader_without_the_store_is_replaced(how: str):
     """A broker cut off from the store loses its lease, and takes no acks=1 after it; what it takes
     with acks=all it cannot commit; and it comes back by itself."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             old = trial.leader
@@ -250,13 +250,13 @@ def test_a_leader_without_the_store_is_replaced(how: str):
             old.link.heal()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_all_without_the_store_go_on_where_they_can():
     """While nobody reaches the store leaders go on with acks=all; later all is as before."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             for broker in trial.cluster.brokers:
@@ -268,7 +268,7 @@ def test_all_without_the_store_go_on_where_they_can():
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("is_controller", [True, False])
@@ -276,7 +276,7 @@ def test_a_leader_cut_off_from_the_others_is_replaced(is_controller: bool):
     """A leader that reaches the store and no other broker keeps its session and acknowledges
     nothing. The others go on: it is not heard, and one that is the controller resigns."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             while (trial.leader.node_id == await trial.controller()) != is_controller:
@@ -296,13 +296,13 @@ def test_a_leader_cut_off_from_the_others_is_replaced(is_controller: bool):
             await trial.send(5, wait_s=5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_two_cut_off_from_each_other_change_nothing_for_the_third():
     """Followers that do not reach each other copy on; no leader changes."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             one, other = trial.followers
             trial.world.network.cut(one.name, other.name)
@@ -313,7 +313,7 @@ def test_two_cut_off_from_each_other_change_nothing_for_the_third():
             trial.world.network.heal()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("how", ["hold", "throttle"])
@@ -322,7 +322,7 @@ def test_a_slow_follower_leaves_and_returns(how: str, caplog: pytest.LogCaptureF
     leader reaches the controller, which has to write it down."""
     caplog.set_level(logging.INFO)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             leader, controller = trial.leader, await trial.controller()
@@ -341,7 +341,7 @@ def test_a_slow_follower_leaves_and_returns(how: str, caplog: pytest.LogCaptureF
             assert (await trial.agreed()).leader_epoch == 0
             await trial.settle()
 
-    play(story)
+    play(scenario)
     assert "Shrinking ISR from" in caplog.text
     assert "Expanding ISR" in caplog.text
 
@@ -350,7 +350,7 @@ def test_a_slow_follower_leaves_and_returns(how: str, caplog: pytest.LogCaptureF
 def test_a_wall_clock_that_jumps_moves_nobody(shift_ms: int):
     """No lease, lag or term is measured with the wall clock: leader and in-sync set stay."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             for broker in trial.cluster.brokers:
@@ -361,4 +361,4 @@ def test_a_wall_clock_that_jumps_moves_nobody(shift_ms: int):
             assert (agreed.leader_epoch, len(agreed.isr)) == (0, 3)
             await trial.settle()
 
-    play(story)
+    play(scenario)

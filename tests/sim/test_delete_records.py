@@ -33,7 +33,7 @@ def starts(trial: Trial) -> list[int]:
 def test_a_failover_brings_nothing_back(is_power_cut: bool) -> None:
     """The new leader begins where the old one did, and so does the old one when it returns."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush="always") as trial:
             await trial.send(10)
             await delete(trial, 6)
@@ -49,14 +49,14 @@ def test_a_failover_brings_nothing_back(is_power_cut: bool) -> None:
             await trial.settle()
             assert starts(trial) == [6, 6, 6]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_broker_that_was_away_begins_at_the_log_start() -> None:
     """Its log ends below what was deleted, in the middle of nothing; it copies from there on, and
     is in sync again (FOL-17)."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(**SMALL) as trial:
             await trial.send(4)
             away = trial.followers[0]
@@ -72,13 +72,13 @@ def test_a_broker_that_was_away_begins_at_the_log_start() -> None:
             await trial.send(1)
             assert len(await trial.consume()) == 15
 
-    play(story)
+    play(scenario)
 
 
 def test_all_machines_lose_power() -> None:
     """The log starts are durable when the request is answered."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush="always") as trial:
             await trial.send(10)
             await delete(trial, 10)
@@ -90,13 +90,13 @@ def test_all_machines_lose_power() -> None:
             assert starts(trial) == [10, 10, 10]
             assert len(await trial.consume()) == 3
 
-    play(story)
+    play(scenario)
 
 
 def test_a_follower_that_hangs_is_waited_for() -> None:
     """It is in sync, and may lead next: the request is done when it has gone on, or left."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(10)
             slow = trial.followers[0]
@@ -109,4 +109,4 @@ def test_a_follower_that_hangs_is_waited_for() -> None:
             with trio.fail_after(30):
                 await trial.settle()
 
-    play(story)
+    play(scenario)

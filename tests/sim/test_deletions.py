@@ -5,14 +5,14 @@ import pytest
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.testing.cluster import simulate
 from minibroker.testing.mutants import DELETION_MUTANTS
-from tests.sim.deletions import DeletionsStory
+from tests.sim.deletions import DeletionsScenario
 from tests.support.seeds import rest_in_soak
 
 SEEDS = (0, 1, 2, 3)
 PART = 20
 SOAK = range(1000, 1300, PART)
 TRIED = 40
-REPEAT = "python -m tests.sim --story deletions --seeds"
+REPEAT = "python -m tests.sim --scenario deletions --seeds"
 
 # A seed that finds each mutant, or is followed by one.
 FOUND_BY = {
@@ -26,7 +26,7 @@ FOUND_BY = {
 def test_what_was_deleted_stays_deleted(seed: int) -> None:
     """Whatever the faults of a seed, no replica in sync begins below what clients were told is
     deleted, and nothing else is lost."""
-    told = simulate(DeletionsStory(seed).run, seed)
+    told = simulate(DeletionsScenario(seed).run, seed)
     assert told.delivered > 50, f"repeat: {REPEAT} {seed}"
 
 
@@ -53,7 +53,7 @@ def test_many_seeds(first: int) -> None:
 def finds(seed: int, replicas_type: type[Replicas] = Replicas) -> bool:
     """Whether something is wrong with a seed."""
     try:
-        simulate(DeletionsStory(seed, replicas_type).run, seed)
+        simulate(DeletionsScenario(seed, replicas_type).run, seed)
     except Exception:
         return True
     return False

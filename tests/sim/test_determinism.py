@@ -17,14 +17,14 @@ CLUSTER = "from tests.sim.cluster import run_seed; print(run_seed(1))"
 
 @pytest.mark.parametrize("program", [BROKER, CLUSTER], ids=["broker", "cluster"])
 def test_a_seed_gives_the_same_run_whatever_the_hash_seed(program):
-    """Two processes with different hash seeds tell the same story of one seed."""
-    stories = set()
+    """Two processes with different hash seeds print the same run of one seed."""
+    outputs = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        stories.add(done.stdout)
-    assert len(stories) == 1
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
 
 
 def test_the_names_that_determinism_rests_on_are_there():

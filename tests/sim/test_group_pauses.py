@@ -18,7 +18,7 @@ from minibroker.testing.cluster import SimulatedWorld, open_cluster, simulate
 from minibroker.testing.mutants import patched
 from tests.sim.cluster import NETWORK
 from tests.sim.group_members import Life, Stage, trickle
-from tests.sim.group_story import GAP_S_MAX
+from tests.sim.group_scenario import GAP_S_MAX
 from tests.sim.test_group_coordinators import FATES, SETTINGS
 from tests.sim.workload import TOPIC, Clients
 
@@ -90,8 +90,8 @@ async def wait_for_all(stage: Stage, lives: list[Waiting]) -> None:
 
 def play(seed: int, *, is_auto_commit: bool) -> float:
     """One deterministic run."""
-    story = partial(rebalance_beside_who_stands_still, seed, is_auto_commit=is_auto_commit)
-    return simulate(story, seed)
+    scenario = partial(rebalance_beside_who_stands_still, seed, is_auto_commit=is_auto_commit)
+    return simulate(scenario, seed)
 
 
 def is_rebalancing(member: Membership, _now: float) -> bool:

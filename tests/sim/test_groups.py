@@ -5,7 +5,7 @@ import pytest
 from minibroker.testing.cluster import simulate
 from minibroker.testing.mutants import RULE_MUTANTS, mutated
 from tests.sim.cluster import FLUSHES
-from tests.sim.group_story import KINDS, GroupStory
+from tests.sim.group_scenario import KINDS, GroupScenario
 
 SEEDS = range(9)
 PART = 20
@@ -19,7 +19,7 @@ FOUND_BY = {
     "answer-uncommitted-commits": 0,
     "serve-below-epoch-start": 3,
     "accept-old-generations": 154,
-    "commit-what-is-in-hand": 3,
+    "commit-delivered-records": 3,
 }
 
 
@@ -27,7 +27,7 @@ FOUND_BY = {
 def test_a_group_keeps_its_promises(seed):
     """Whatever the faults of a seed: one owner, offsets that only rise, all read, nothing twice
     without an excuse, stable in the end, and closed in time."""
-    told = simulate(GroupStory(seed).run, seed)
+    told = simulate(GroupScenario(seed).run, seed)
     assert told.delivered > 40, f"repeat: {REPEAT} {seed}"
     assert told.generations > 0
 
@@ -62,16 +62,16 @@ def test_every_mutant_has_its_seed():
     assert set(FOUND_BY) == set(RULE_MUTANTS)
 
 
-def test_every_kind_of_story_has_its_seeds():
+def test_every_kind_of_scenario_has_its_seeds():
     """The fixed seeds go round over all of them, with every flush mode."""
-    kinds = {(GroupStory(seed).kind, seed // len(KINDS) % len(FLUSHES)) for seed in SEEDS}
+    kinds = {(GroupScenario(seed).kind, seed // len(KINDS) % len(FLUSHES)) for seed in SEEDS}
     assert len(kinds) == len(KINDS) * len(FLUSHES)
 
 
 def finds(seed):
     """Whether something is wrong with a seed."""
     try:
-        simulate(GroupStory(seed).run, seed)
+        simulate(GroupScenario(seed).run, seed)
     except Exception:
         return True
     return False

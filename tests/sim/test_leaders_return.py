@@ -52,7 +52,7 @@ def test_a_cluster_with_a_broker_down_works() -> None:
     """One broker of three is killed before anything was made: a topic can be created, a first
     produce creates one, a first group works; when the broker returns it copies, joins and leads."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         world = SimulatedWorld(5, NETWORK)
         async with open_cluster(world, SETTINGS, 3) as cluster:
             watcher = Watcher(world, cluster)
@@ -81,13 +81,13 @@ def test_a_cluster_with_a_broker_down_works() -> None:
                     await trio.sleep(0.1)
                     await watcher.look()
 
-    simulate(story, 5)
+    simulate(scenario, 5)
 
 
 def test_leaders_come_back_after_a_restart() -> None:
     """Kill 1 2, start 1 2: within the interval and some seconds each broker leads its part."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         world = SimulatedWorld(6, NETWORK)
         async with (
             open_cluster(world, SETTINGS, 3) as cluster,
@@ -103,7 +103,7 @@ def test_leaders_come_back_after_a_restart() -> None:
             await trio.sleep(20)
             assert await leaders_of(admin) == {1: 6, 2: 6, 3: 6}
 
-    simulate(story, 6)
+    simulate(scenario, 6)
 
 
 async def leaders_of(admin: Admin) -> dict[int, int]:
@@ -123,7 +123,7 @@ class Lost(Violation):
 
 
 class Moves:
-    """The story of one seed: producers with acks=1, and leaders that move all the time."""
+    """The scenario of one seed: producers with acks=1, and leaders that move all the time."""
 
     def __init__(self, seed: int, replicas_type: type[Replicas] = Replicas) -> None:
         self.world = SimulatedWorld(seed, NETWORK)

@@ -63,7 +63,7 @@ def test_it_is_said_once_and_ends_by_itself(caplog: pytest.LogCaptureFixture):
     nothing else warns, however long it lasts."""
     caplog.set_level(logging.INFO, "minibroker")
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             caplog.clear()
@@ -81,7 +81,7 @@ def test_it_is_said_once_and_ends_by_itself(caplog: pytest.LogCaptureFixture):
             ended = ("registering anew", "not the controller any more")
             assert len([text for text in warnings if not text.endswith(ended)]) == 2 * 3
 
-    play(story)
+    play(scenario)
 
 
 def test_what_needs_the_store_is_refused_in_time():
@@ -89,7 +89,7 @@ def test_what_needs_the_store_is_refused_in_time():
     has given; producers get ids as long as there are some, then they hear why, too; records are
     read and, with acks=all, taken."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             controller = trial.cluster.broker(await trial.controller())
@@ -116,7 +116,7 @@ def test_what_needs_the_store_is_refused_in_time():
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 RETENTION = AlterConfigsRequest(
@@ -148,7 +148,7 @@ def test_in_sync_sets_wait_for_the_store(caplog: pytest.LogCaptureFixture):
     once that it is over, which it is by itself."""
     caplog.set_level(logging.INFO, "minibroker")
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             cut_all(trial)
@@ -167,13 +167,13 @@ def test_in_sync_sets_wait_for_the_store(caplog: pytest.LogCaptureFixture):
             said = [text for text in caplog.messages if "In-sync sets can be changed again" in text]
             assert said == [f"[Broker id={leader}] In-sync sets can be changed again"]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_stop_does_not_wait_for_the_store():
     """Brokers that are told to stop do so within seconds, and come back as they were."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             cut_all(trial)
@@ -187,4 +187,4 @@ def test_a_stop_does_not_wait_for_the_store():
             await trial.send(5)
             await trial.settle()
 
-    play(story)
+    play(scenario)

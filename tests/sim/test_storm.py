@@ -55,7 +55,7 @@ async def until_in_sync(cluster: SimulatedCluster, admin: Admin) -> None:
 
 
 async def create(cluster: SimulatedCluster, admin: Admin) -> None:
-    """The partitions of the story."""
+    """The partitions of the scenario."""
     await admin.create_topics(NewTopic("many", PARTITIONS, 3))
     await until_in_sync(cluster, admin)
 
@@ -133,7 +133,7 @@ def test_a_storm_ends_by_itself(seed: int) -> None:
 
 
 def test_large_orders_are_a_storm() -> None:
-    """With the rule from before it was mended, the same story never ends."""
+    """With the rule from before it was mended, the same scenario never ends."""
     with orders_of(LARGE), pytest.raises(BaseExceptionGroup) as caught:
         pass_through_load(0)
     assert caught.group_contains(Storm)

@@ -3,27 +3,27 @@
 import pytest
 
 from minibroker.testing.cluster import SimulatedWorld, simulate
-from tests.sim.variants import CROWDS, VariantStory, draw_variant
+from tests.sim.variants import CROWDS, VariantScenario, draw_variant
 from tests.support.seeds import rest_in_soak
 
 SEEDS = (0, 1, 3, 4)  # the first two with both numbers of replicas
 PART = 20
 SOAK = range(1000, 1500, PART)
 DRAWN = range(100)
-REPEAT = "python -m tests.sim --story variants --seeds"
+REPEAT = "python -m tests.sim --scenario variants --seeds"
 
 
 @pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_nothing_is_lost_in_any_variant(seed: int) -> None:
     """Whatever the faults of a seed, every checker is content and the cluster comes to rest."""
-    told = simulate(VariantStory(seed).run, seed)
+    told = simulate(VariantScenario(seed).run, seed)
     assert told.delivered > 50, f"repeat: {REPEAT} {seed}"
 
 
 def test_a_crowd_of_topics_survives() -> None:
     """The first seed that has one."""
     seed = next(seed for seed in DRAWN if drawn(seed).crowd)
-    told = simulate(VariantStory(seed).run, seed)
+    told = simulate(VariantScenario(seed).run, seed)
     assert told.delivered > 50, f"repeat: {REPEAT} {seed}"
 
 
@@ -50,7 +50,7 @@ def drawn(seed: int):
 def finds(seed: int) -> bool:
     """Whether something is wrong with a seed."""
     try:
-        simulate(VariantStory(seed).run, seed)
+        simulate(VariantScenario(seed).run, seed)
     except Exception:
         return True
     return False

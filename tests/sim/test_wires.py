@@ -20,7 +20,7 @@ from tests.sim.__main__ import causes
 from tests.sim.checkers import Violation
 from tests.sim.cut_wires import obey_roles
 from tests.sim.trial import SESSION_S, Trial, open_trial, play
-from tests.sim.wires import WiresStory
+from tests.sim.wires import WiresScenario
 from tests.support.seeds import rest_in_soak
 
 STALL_S_MAX = 5.0
@@ -49,7 +49,7 @@ def isolate(trial: Trial, broker: SimulatedBroker) -> None:
 def test_a_controller_that_hears_nobody_resigns():
     """It leads, reaches the store and no other broker: another governs, and another leads."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             old = (await obey_roles(trial, is_controller=True)).leader
@@ -61,14 +61,14 @@ def test_a_controller_that_hears_nobody_resigns():
             trial.world.network.heal()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_controller_that_hears_nobody_and_leads_nothing_resigns():
     """The leader and the third broker reach each other: the third one is the next controller, or
     the leader is."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             controller = (await obey_roles(trial, is_controller=False)).other
@@ -81,13 +81,13 @@ def test_a_controller_that_hears_nobody_and_leads_nothing_resigns():
             trial.world.network.heal()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_leader_that_reaches_nobody_is_replaced():
     """It reaches the store: it keeps its session, and is fenced."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             old = (await obey_roles(trial, is_controller=False)).leader
@@ -103,13 +103,13 @@ def test_a_leader_that_reaches_nobody_is_replaced():
             answer = await trial.ask(trial.leader, ApiKey.METADATA, MetadataRequest())
             assert not any(each.is_fenced for each in answer.brokers)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_leader_that_the_controller_does_not_hear_is_replaced():
     """The wire between the two is cut, and no other; a follower that is not heard stays in sync."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             old, controller, third = await obey_roles(trial, is_controller=False)
@@ -126,14 +126,14 @@ def test_a_leader_that_the_controller_does_not_hear_is_replaced():
             trial.world.network.heal()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 def test_who_is_not_heard_promises_nothing_alone():
     """A leader that is cut off refuses acks=1 before another leads, and is not ready; when it is
     heard again it takes it again."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             old = (await obey_roles(trial, is_controller=False)).leader
@@ -151,13 +151,13 @@ def test_who_is_not_heard_promises_nothing_alone():
             await trio.sleep(1)
             assert old.node.may_decide_alone(trio.current_time())
 
-    play(story)
+    play(scenario)
 
 
 def test_no_producer_waits_at_a_leader_that_was_left():
     """One that reaches the leader only is sent away, long before its request times out."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             old = (await obey_roles(trial, is_controller=False)).leader
@@ -170,7 +170,7 @@ def test_no_producer_waits_at_a_leader_that_was_left():
             trial.world.network.heal()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("read_s", [0.0, 1.5], ids=["few partitions", "many"])
@@ -178,7 +178,7 @@ def test_the_death_of_a_controller_makes_no_leader_refuse(read_s: float):
     """Nobody's controller lease lapses until the next controller confirms it, also where that one
     takes long to read what there is."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(5)
             leader, controller, _ = await obey_roles(trial, is_controller=False)
@@ -192,7 +192,7 @@ def test_the_death_of_a_controller_makes_no_leader_refuse(read_s: float):
             await controller.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def test_the_last_two_go_on_without_each_other():
     """One of three is dead, and the others are cut off from each other: of two registered brokers
     the controller governs alone, and replaces the leader only if it may lead itself."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(min_insync_replicas="1") as trial:
             await trial.send(5)
             leader, controller, third = await obey_roles(trial, is_controller=False)
@@ -229,7 +229,7 @@ def test_the_last_two_go_on_without_each_other():
             await third.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 
 # -- rules, and what happens where one of them is broken
@@ -374,22 +374,22 @@ async def lack_replicas() -> None:
         await trial.settle()
 
 
-STORIES = {
+SCENARIOS = {
     "count-from-receipt": (delay_confirmation, "believes that it leads alone"),
     "confirm-without-a-lease": (outlive_session, "believes that it leads alone"),
-    "stand-before-roles": (meet_successor, "believes that it leads alone"),
-    "put-fenced-followers-out": (silence_follower, "nobody asked for it"),
+    "return-before-roles": (meet_successor, "believes that it leads alone"),
+    "remove-fenced-followers": (silence_follower, "nobody asked for it"),
     "elect-out-of-sync": (silence_last_member, "records were committed before"),
-    "stand-at-once": (resign_beside_slow_stores, "was elected again after"),
+    "campaign-at-once": (resign_beside_slow_stores, "was elected again after"),
     "ignore-fetches": (wait_for_slow_disk, "which sent a FETCH"),
-    "leave-too-few": (lack_replicas, "and then 1 of 2 are in sync"),
+    "shrink-below-min-isr": (lack_replicas, "and then 1 of 2 are in sync"),
 }
 
 
-@pytest.mark.parametrize("rule", STORIES)
+@pytest.mark.parametrize("rule", SCENARIOS)
 def test_a_rule_keeps_its_promise(rule: str):
     """Where it is broken the checkers say so; see the next test."""
-    play(STORIES[rule][0])
+    play(SCENARIOS[rule][0])
 
 
 def test_brokers_that_are_all_cut_off_change_nothing():
@@ -397,26 +397,26 @@ def test_brokers_that_are_all_cut_off_change_nothing():
     play(part_all)
 
 
-@pytest.mark.parametrize("rule", STORIES)
+@pytest.mark.parametrize("rule", SCENARIOS)
 def test_a_mutant_is_found(rule: str):
     """The checkers see what each broken rule leads to."""
-    story, complaint = STORIES[rule]
+    scenario, complaint = SCENARIOS[rule]
     with mutated(rule), pytest.raises(ExceptionGroup) as raised:
-        play(story)
+        play(scenario)
     found = [each for each in causes(raised.value) if isinstance(each, Violation)]
     assert any(complaint in str(each) for each in found), found
 
 
-def test_every_mutant_has_its_story():
+def test_every_mutant_has_its_scenario():
     """None is forgotten."""
-    assert set(STORIES) == set(WIRE_MUTANTS)
+    assert set(SCENARIOS) == set(WIRE_MUTANTS)
 
 
 @pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_nothing_is_lost_where_wires_break(seed: int):
     """Whatever breaks in a seed, every checker is content and the cluster comes to rest."""
-    told = simulate(WiresStory(seed).run, seed)
-    assert told.delivered > 100, f"repeat: python -m tests.sim --story wires --seeds {seed}"
+    told = simulate(WiresScenario(seed).run, seed)
+    assert told.delivered > 100, f"repeat: python -m tests.sim --scenario wires --seeds {seed}"
 
 
 @pytest.mark.soak
@@ -424,13 +424,13 @@ def test_nothing_is_lost_where_wires_break(seed: int):
 def test_many_seeds(first: int):
     """A thousand more, in parts."""
     failed = [seed for seed in range(first, first + PART) if finds(seed)]
-    assert not failed, [f"python -m tests.sim --story wires --seeds {seed}" for seed in failed]
+    assert not failed, [f"python -m tests.sim --scenario wires --seeds {seed}" for seed in failed]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", WIRE_MUTANTS)
 def test_a_mutant_is_found_by_searching(rule: str):
-    """Nobody has to know the story."""
+    """Nobody has to know the scenario."""
     with mutated(rule):
         assert any(finds(seed) for seed in range(2000, 2000 + SEARCHED))
 
@@ -438,7 +438,7 @@ def test_a_mutant_is_found_by_searching(rule: str):
 def finds(seed: int) -> bool:
     """Whether something is wrong with a seed."""
     try:
-        simulate(WiresStory(seed).run, seed)
+        simulate(WiresScenario(seed).run, seed)
     except Exception:
         return True
     return False
@@ -452,7 +452,7 @@ def finds(seed: int) -> bool:
 def test_a_wire_that_is_up_and_down_causes_few_elections(how: str, is_controller: bool):
     """Every second for a minute, between leader and follower or leader and controller."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial() as trial:
             await trial.send(5)
             leader, other, _ = await obey_roles(trial, is_controller=is_controller)
@@ -471,4 +471,4 @@ def test_a_wire_that_is_up_and_down_causes_few_elections(how: str, is_controller
             assert (await trial.agreed()).leader_epoch - epoch <= 3
             await trial.settle()
 
-    play(story)
+    play(scenario)

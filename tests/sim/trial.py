@@ -1,6 +1,6 @@
-"""One topic on three simulated brokers, to do one harm to: what the stories of faults begin with.
+"""One topic on three simulated brokers, to do one harm to: what the scenarios of faults begin with.
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with open_trial(flush="always") as trial:
             await trial.send(10)
             await trial.leader.power_off()
@@ -8,12 +8,12 @@
             await trial.leader.start()
             await trial.settle()
 
-    play(story)
+    play(scenario)
 
 `send` returns when its records are acknowledged with acks=all, and notes which offset each has.
 `settle` waits until every replica is in sync, and compares: what lies on the three disks is equal
 to the byte, every acknowledged record is at its offset, and no record is there twice. Meanwhile the
-checkers of `checkers.py` look on, except where a story harms bytes on purpose (`is_watched`).
+checkers of `checkers.py` look on, except where a scenario harms bytes on purpose (`is_watched`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -209,6 +209,6 @@ async def open_trial(
             nursery.cancel_scope.cancel()
 
 
-def play(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story on virtual time."""
-    simulate(story, SEED)
+def play(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario on virtual time."""
+    simulate(scenario, SEED)

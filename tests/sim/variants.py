@@ -1,4 +1,4 @@
-"""The story of one seed as in `cluster.py`, with what that one always has alike drawn as well.
+"""The scenario of one seed as in `cluster.py`, with what that one always has alike drawn as well.
 
 * two or three replicas of the topic that stays, and one or two that must be in sync;
 * wires that go up and down, beside all other faults;
@@ -11,7 +11,7 @@ import trio
 
 from minibroker.client.admin import NewTopic
 from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld
-from tests.sim.cluster import Story
+from tests.sim.cluster import Scenario
 from tests.sim.faults import Chaos
 from tests.sim.sights import Watcher
 from tests.sim.workload import TOPIC
@@ -66,7 +66,7 @@ class FlappingChaos(Chaos):
             network.release(*wire)
 
 
-class VariantStory(Story):
+class VariantScenario(Scenario):
     """See the head of this module. The topics that are deleted meanwhile have two members in sync
     as ever, or a leader that is cut off acknowledges records of a former one
     (docs/guarantees.md)."""

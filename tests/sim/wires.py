@@ -1,8 +1,9 @@
-"""The story of one seed whose wires break all the time: between brokers, in one direction or both,
-and between brokers and the store. Controllers are cut off, lose the store, stand still and die.
+"""The scenario of `cluster.py`, in which connections break all the time.
 
-All else is as in `cluster.py`: the load, the checkers, and the rest that must come when all is
-healed. How many replicas there are, and how many must be in sync, is drawn, too.
+They break between brokers, in one direction or both, and between brokers and the store.
+Controllers are cut off, lose the store, pause and die. The load, the checkers, and the rest that
+must come after everything is healed are those of `cluster.py`. The seed also draws the number of
+replicas and how many must be in sync.
 """
 
 from itertools import permutations
@@ -11,7 +12,7 @@ import trio
 
 from minibroker.client.admin import NewTopic
 from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld
-from tests.sim.cluster import Story
+from tests.sim.cluster import Scenario
 from tests.sim.faults import Chaos
 from tests.sim.workload import TOPIC
 
@@ -188,7 +189,7 @@ class BrokenWires(Chaos):
             network.mend(other.name, leader.name)
 
 
-class WiresStory(Story):
+class WiresScenario(Scenario):
     """See the head of this module."""
 
     chaos_type = BrokenWires

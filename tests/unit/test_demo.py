@@ -1,16 +1,16 @@
 """How the demo ends: what was seen, in five lines."""
 
-from tests.demo import SQLITE, Story, what_was_seen
+from tests.demo import SQLITE, Report, what_was_seen
 
 
 def test_the_demo_ends_with_what_was_seen() -> None:
     """The records, the group, the logs, the audit's verdict, and what cost how much time."""
-    story = Story(SQLITE, line_count=300_000, byte_count=9_500_000, delivered=300_000)
-    story.readers._found = {(0, offset): (b"", b"") for offset in range(3)}
-    story.readers.record_count = 4
-    story.log_count = 12
-    story.costs = {"to start": 2.6, "for the audit": 50.0}
-    lines = what_was_seen(story, 0)
+    report = Report(SQLITE, line_count=300_000, byte_count=9_500_000, delivered=300_000)
+    report.readers._found = {(0, offset): (b"", b"") for offset in range(3)}
+    report.readers.record_count = 4
+    report.log_count = 12
+    report.costs = {"to start": 2.6, "for the audit": 50.0}
+    lines = what_was_seen(report, 0)
     assert len(lines) == 5
     assert lines[0].startswith("300,000 of 300,000 lines (9.5 MB) were acknowledged.")
     assert "read 4 records at the same time, 1 of them twice: nothing lost" in lines[1]
@@ -21,8 +21,8 @@ def test_the_demo_ends_with_what_was_seen() -> None:
 
 def test_the_demo_does_not_call_a_difference_well() -> None:
     """Neither one of its own comparison nor a finding of the audit."""
-    story = Story(SQLITE)
-    story.differences.append("something")
-    lines = what_was_seen(story, 1)
+    report = Report(SQLITE)
+    report.differences.append("something")
+    lines = what_was_seen(report, 1)
     assert lines[1].endswith("1 difference, shown above.")
     assert "it found something" in lines[3]

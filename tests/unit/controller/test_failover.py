@@ -1,4 +1,4 @@
-"""The controller dies at every step of a story, and another one brings it to its end (Q2).
+"""The controller dies at every step of a scenario, and another one brings it to its end (Q2).
 
 A step is a transaction, once before and once after it is made, or an order taken by a broker. What
 was asked for is asked again until it is answered, as clients do; then the dead broker returns.
@@ -47,7 +47,7 @@ async def insist(fleet: Fleet, api_key: ApiKey, request: object) -> None:
         await trio.sleep(0.05)
 
 
-async def story(fleet: Fleet) -> None:
+async def scenario(fleet: Fleet) -> None:
     """Topics come and go while a broker is lost and returns, and stops."""
     await insist(fleet, ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("t", 2, 2),)))
     lost = fleet[2]
@@ -61,7 +61,7 @@ async def story(fleet: Fleet) -> None:
     await insist(fleet, ApiKey.CREATE_PARTITIONS, grow)
 
 
-async def run_story(dies_at: int, writes_max: float = math.inf) -> int:
+async def run_scenario(dies_at: int, writes_max: float = math.inf) -> int:
     """How many steps it took; checked at the end."""
     async with open_fleet(4) as fleet:
         for broker in fleet.running:
@@ -70,7 +70,7 @@ async def run_story(dies_at: int, writes_max: float = math.inf) -> int:
         began_at = fleet.steps
         fleet.dies_at = began_at + dies_at
         with trio.fail_after(STORY_S):
-            await story(fleet)
+            await scenario(fleet)
         count = fleet.steps - began_at
         fleet.dies_at = -1
         for broker in fleet.brokers.values():
@@ -104,12 +104,12 @@ async def test_the_controller_dies_at_every_step(autojump_clock, writes_max):
     """Q2: whichever step was the last one of the old controller, the new one goes on from there;
     also where the store takes so little at once that a decision has several steps."""
     step = 1
-    while await run_story(step, writes_max) >= step:
+    while await run_scenario(step, writes_max) >= step:
         step += 1
     assert step > 20
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_story_ends_without_a_death(autojump_clock, seed):
-    """The story by itself comes to the same end."""
-    assert await run_story(-1) > 20
+async def test_the_scenario_ends_without_a_death(autojump_clock, seed):
+    """The scenario by itself comes to the same end."""
+    assert await run_scenario(-1) > 20

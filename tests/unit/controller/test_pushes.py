@@ -428,7 +428,7 @@ def test_pushes_end_with_all_told_whatever_changes(seeds):
 
 
 def check_random(seed):
-    """One story, to be repeated with its seed."""
+    """One scenario, to be repeated with its seed."""
     rng = Random(seed)
     state, pushes = state_of(), pushes_of()
     image, settings, roles = {}, {}, {}

@@ -1,4 +1,4 @@
-"""Random stories of a leader, told to two brokers: in one partitions rest, in the other none does.
+"""Random scenarios of a leader on two brokers: in one partitions rest, in the other none does.
 
 Both must give the same answers at the same times, and know the same of their followers. The broker
 in which partitions rest tries a request that waits only when its watch was notified or its time is
@@ -168,7 +168,7 @@ class Asker:
                 self.wanted[name] = replace(asked, fetch_offset=last.next_offset)
 
 
-class Story:
+class Scenario:
     """What happens, to both brokers alike."""
 
     def __init__(self, seed: int, flush: str) -> None:
@@ -433,6 +433,6 @@ class Story:
 @pytest.mark.parametrize("seed", range(20))
 def test_who_rests_is_as_who_does_not(seed: int, flush: str) -> None:
     """Repeat: `python -m pytest tests/unit/server/test_resting_model.py -k SEED-FLUSH`."""
-    story = Story(seed, flush)
-    story.run()
-    assert story.rested
+    scenario = Scenario(seed, flush)
+    scenario.run()
+    assert scenario.rested

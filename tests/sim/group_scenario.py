@@ -1,4 +1,4 @@
-"""The story of one seed with consumer groups: members come and go while brokers suffer.
+"""The scenario of one seed with consumer groups: members come and go while brokers suffer.
 
 As in `cluster.py` there are two phases. In the first (`CHAOS_S`) producers send, members join,
 leave, crash and stand still, committers commit, and faults of all kinds come on top of each other,
@@ -121,7 +121,7 @@ class GroupChaos(Chaos):
 
 
 @dataclass
-class GroupStory:
+class GroupScenario:
     """One seed, and what brokers are made of where a mutant runs."""
 
     seed: int
