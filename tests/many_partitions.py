@@ -9,7 +9,7 @@ sync when each broker says so (`/ready`); the store has the last word about it, 
 epochs.
 
 How late a broker's loop was is its own figure (`minibroker_event_loop_lag_seconds`), which it takes
-ten times a second: 99 % of the looks of a scenario, and the range of the latest one.
+ten times a second: the 99th percentile of a scenario's samples, and the range of the latest one.
 """
 
 import argparse
@@ -226,8 +226,8 @@ class ManyPartitions:
             time.sleep(self._look_every_s)
 
     @contextmanager
-    def telling(self) -> Iterator[ScenarioCosts]:
-        """One scenario: what it cost is told when it is over."""
+    def measuring(self) -> Iterator[ScenarioCosts]:
+        """Measure a scenario. Its costs are complete when the block ends."""
         costs = ScenarioCosts()
         lags, epochs = self.lags(), self.epochs() if self.size.topics else {}
         shrinks = self.shrinks()
@@ -384,7 +384,7 @@ def figures_of(size: Size, store: str, names: list[str]) -> Iterator[tuple[str, 
     ):
         for name, scenario in SCENARIOS.items():
             if name in names or name == "create":
-                with many.telling() as costs:
+                with many.measuring() as costs:
                     scenario(many, costs)
                 yield from ((f"{name}: {what}", it) for what, it in costs.figures().items())
         for name, measure in MEASURES.items():

@@ -154,9 +154,13 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
     parser.add_argument("--scenario", default="cluster", choices=SCENARIOS, help="what to simulate")
     parser.add_argument(
-        "--groups", action="store_const", dest="scenario", const="groups", help="--scenario groups"
+        "--groups",
+        action="store_const",
+        dest="scenario",
+        const="groups",
+        help="same as --scenario groups",
     )
-    parser.add_argument("--mutant", choices=[*MADE, *BROKEN], help="planted bug")
+    parser.add_argument("--mutant", choices=[*MADE, *BROKEN], help="bug to plant")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--log", help="show the brokers' logs from this level on")
     given = parser.parse_args()

@@ -161,7 +161,7 @@ async def inflict(
 
 
 async def run(seed: int, promise: Promise) -> Ledger:
-    """The whole scenario of one seed; an `AssertionError` where a promise was broken."""
+    """Run one seed. Raise an `AssertionError` if a promise was broken."""
     world = SimulatedWorld(seed, NETWORK)
     ledger = Ledger()
     segment_bytes = str(world.rng("settings").choice((2_000, 20_000, 1_000_000)))

@@ -1,4 +1,4 @@
-"""The scenario of one seed: a cluster under load and faults, then at rest, and judged.
+"""The scenario of one seed: a cluster under load and faults, then at rest, then judged.
 
 Everything is drawn from the seed: how many brokers, their settings, what clients send, which
 faults come when. Two phases. In the first (`CHAOS_S`) faults come on top of each other and only

@@ -17,7 +17,7 @@ CLUSTER = "from tests.sim.cluster import run_seed; print(run_seed(1))"
 
 @pytest.mark.parametrize("program", [BROKER, CLUSTER], ids=["broker", "cluster"])
 def test_a_seed_gives_the_same_run_whatever_the_hash_seed(program):
-    """Two processes with different hash seeds print the same run of one seed."""
+    """Two processes with different hash seeds print the same for one seed."""
     outputs = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

@@ -430,7 +430,7 @@ def test_many_seeds(first: int):
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", WIRE_MUTANTS)
 def test_a_mutant_is_found_by_searching(rule: str):
-    """Nobody has to know the scenario."""
+    """Random seeds find each mutant, without a scenario made for it."""
     with mutated(rule):
         assert any(finds(seed) for seed in range(2000, 2000 + SEARCHED))
 

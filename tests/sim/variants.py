@@ -1,8 +1,8 @@
-"""The scenario of one seed as in `cluster.py`, with what that one always has alike drawn as well.
+"""The scenario of `cluster.py`, in which the seed also draws what that one keeps constant.
 
-* two or three replicas of the topic that stays, and one or two that must be in sync;
-* wires that go up and down, beside all other faults;
-* in one seed of ten some hundred topics more, each with records, all of which are judged, too.
+* The topic that stays has two or three replicas, and one or two of them must be in sync.
+* Connections break and heal repeatedly, beside all other faults.
+* One seed in ten has some hundred more topics with records. The checkers judge them, too.
 """
 
 from typing import NamedTuple
