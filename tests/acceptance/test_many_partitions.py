@@ -19,11 +19,11 @@ LATE_S_MAX = 0.02  # of a loop at rest, 99 times of 100
 def live(many: ManyPartitions, *names: str) -> None:
     """Let it happen: all are in sync in the end, and stay as they are."""
     for name in names:
-        with many.telling() as told:
-            SCENARIOS[name](many, told)
-        print(f"{many.size}: {name}: {told.figures()}")
-        assert told.epochs <= EPOCHS_MAX.get(name, 1), name
-        assert told.sessions_lost == 0, name
+        with many.measuring() as costs:
+            SCENARIOS[name](many, costs)
+        print(f"{many.size}: {name}: {costs.figures()}")
+        assert costs.epochs <= EPOCHS_MAX.get(name, 1), name
+        assert costs.sessions_lost == 0, name
 
 
 def test_a_cluster_with_many_partitions_heals(tmp_path: Path) -> None:
@@ -46,6 +46,6 @@ def test_no_call_holds_up_a_loop(tmp_path: Path) -> None:
     """10,000 partitions at rest: the loops are in time, by their own figure."""
     with many_partitions(tmp_path, Size.of("10000")) as many:
         live(many, "create")
-        with many.telling() as told:
+        with many.measuring() as costs:
             many.rest()
-        assert told.lags.bound(0.99) <= LATE_S_MAX, told.lags
+        assert costs.lags.bound(0.99) <= LATE_S_MAX, costs.lags
