@@ -60,7 +60,8 @@ _TABLE_SIZE_MAX = SMALL_COUNT - 16
 
 
 class _KeylessStart(dict[int, bytes]):
-    """Maps a value's size to the start of a record: its length, attributes and time delta 0.
+    """Maps a value's size to the end of one record and the start of the next: no headers; length,
+    attributes and time delta 0.
 
     It is for records without key and headers whose offset takes `offset_size` bytes. It is filled
     on first use of a size, because most programs use few sizes and a broker uses none.
@@ -72,7 +73,7 @@ class _KeylessStart(dict[int, bytes]):
     def __missing__(self, size: int) -> bytes:
         time = VARINT[0]
         length = len(_NO_ATTRIBUTES + time + _KEYLESS[size] + _NO_HEADERS) + self._offset_size
-        self[size] = made = _START[length + size] + time
+        self[size] = made = _NO_HEADERS + _START[length + size] + time
         return made
 
 
@@ -107,14 +108,15 @@ def encode_values(
         records: list[RecordToSend] = [(timestamp_ms, None, value, ()) for value in values]
         return encode_batch(records, compression=compression, with_crc=with_crc)
     start, start_behind = _KEYLESS_START
-    parts: list[bytes] = [_NO_HEADERS] * (5 * len(values))
-    parts[0::5] = [
+    parts: list[bytes] = [_NO_HEADERS] * (4 * len(values) + 1)  # the last one stays
+    parts[0:-1:4] = [
         *map(start.__getitem__, sizes[:ONE_BYTE_COUNT]),
         *map(start_behind.__getitem__, sizes[ONE_BYTE_COUNT:]),
     ]
-    parts[1::5] = VARINT[: len(values)]
-    parts[2::5] = map(_KEYLESS.__getitem__, sizes)
-    parts[3::5] = values
+    parts[0] = parts[0].removeprefix(_NO_HEADERS)  # no record is before it
+    parts[1::4] = VARINT[: len(values)]
+    parts[2::4] = map(_KEYLESS.__getitem__, sizes)
+    parts[3::4] = values
     times = (timestamp_ms, timestamp_ms)
     return _join(parts, len(values), times, compression=compression, with_crc=with_crc)
 
