@@ -14,6 +14,8 @@ several partitions have a full batch ready at the same time, which one request t
 from collections.abc import Callable
 from typing import Final
 
+from minibroker.protocol.types import TopicPartition
+
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
@@ -38,10 +40,13 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
-def next_partition(current: int, partition_count: int, has_leader: Callable[[int], bool]) -> int:
+def next_partition(
+    current: TopicPartition, partition_count: int, has_leader: Callable[[TopicPartition], bool]
+) -> int:
     """Return the next partition after `current` that has a leader; the next one if none has."""
+    topic, number = current
     for step in range(1, partition_count + 1):
-        candidate = (current + step) % partition_count
-        if has_leader(candidate):
+        candidate = (number + step) % partition_count
+        if has_leader(TopicPartition(topic, candidate)):
             return candidate
-    return (current + 1) % partition_count
+    return (number + 1) % partition_count

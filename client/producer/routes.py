@@ -138,12 +138,8 @@ class Routes:
         """Go on to the next partition, because the sticky queue's batch is sealed."""
         if route.sticky.open_batch is not NO_BATCH:
             self.accumulator.seal(route.sticky)
-        partition = next_partition(
-            route.sticky.topic_partition.partition,
-            len(route.queues),
-            lambda number: self._has_leader(TopicPartition(route.topic, number)),
-        )
-        route.sticky = route.queues[partition]
+        current = route.sticky.topic_partition
+        route.sticky = route.queues[next_partition(current, len(route.queues), self._has_leader)]
 
     def on_partitions_known(self, topic: str, partition_count: int, start: int, now: float) -> None:
         """Place the waiting records, because the topic's partitions are known. `start` is the first

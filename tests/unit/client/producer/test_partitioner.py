@@ -3,6 +3,9 @@
 import pytest
 
 from minibroker.client.producer.partitioner import murmur2, next_partition, partition_for_key
+from minibroker.protocol.types import TopicPartition
+
+P0, P3 = TopicPartition("t", 0), TopicPartition("t", 3)
 
 # From Kafka's own test of its murmur2 (UtilsTest.testMurmur2), as signed 32-bit numbers.
 PUBLISHED = {
@@ -36,10 +39,10 @@ def test_keys_spread_evenly() -> None:
 
 def test_partitions_without_a_leader_are_passed_over() -> None:
     """Records without a key go where they can be sent."""
-    assert next_partition(0, 4, lambda number: number == 3) == 3
-    assert next_partition(3, 4, lambda number: True) == 0
+    assert next_partition(P0, 4, lambda candidate: candidate == P3) == 3
+    assert next_partition(P3, 4, lambda candidate: True) == 0
 
 
 def test_where_no_partition_has_a_leader_the_turn_goes_on() -> None:
     """They wait somewhere rather than nowhere."""
-    assert next_partition(1, 4, lambda number: False) == 2
+    assert next_partition(P0, 4, lambda candidate: False) == 1
