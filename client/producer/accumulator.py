@@ -1,8 +1,9 @@
 """The records that a producer has accepted and not delivered yet: batches and their memory.
 
-Pure: no clock, no randomness, no sockets. The producer appends; one sender asks `drain` for
-requests and reports every answer with `handle_answer`. Results are returned as values. Each sealed
-batch is completed exactly once: `pop_completed` returns it.
+Pure: no clock, no randomness, no sockets. The producer appends; one sender calls `advance` when
+something is due, asks `drain` for requests, and reports every answer with `handle_answer`. Results
+are returned as values. Each sealed batch is completed exactly once: `advance` or `pop_completed`
+returns it.
 
 Order within a partition rests on three things: `PartitionQueue.sealed` is sorted by position, only
 its first batch may be drained, and all its batches in flight are on one connection. So a batch that
@@ -19,8 +20,9 @@ from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from minibroker.client.errors import BufferFull, ClientTimeout
 from minibroker.client.producer.batches import (
@@ -65,6 +67,16 @@ class AccumulatorOptions:
     retry_backoff_max_s: float
     compression: int
     is_idempotent: bool
+
+
+class Work(NamedTuple):
+    """What the sender has to do, and when it must ask again."""
+
+    completed: list[CompletedBatch]  # to be reported
+    nodes: set[int]  # which lead a queue with sealed batches
+    is_leaderless: bool  # a queue with sealed batches has no leader
+    needs_identity: bool  # no batch can be drained without a producer id
+    next_due: float  # monotonic seconds; infinity if nothing has a deadline
 
 
 class Accumulator:
@@ -185,14 +197,6 @@ class Accumulator:
         del self._incomplete[batch]
         return batch
 
-    def seal_due(self, now: float) -> None:
-        """Seal the batches whose linger time is over."""
-        while self._open:
-            queue = next(iter(self._open))
-            if queue.open_batch.opened_at + self.options.linger_s > now:  # the sum of `next_due`
-                break
-            self.seal(queue)
-
     def seal_all(self) -> None:
         """Seal every open batch: a caller waits for them, or memory is short."""
         for queue in list(self._open):
@@ -200,37 +204,81 @@ class Accumulator:
 
     # Sending
 
-    def nodes_wanted(self, leader_of: LeaderOf) -> tuple[set[int], bool]:
-        """Return the nodes that lead a waiting queue, and whether a waiting queue has no leader."""
+    def advance(self, now: float, leader_of: LeaderOf) -> Work:
+        """Seal the batches whose linger time is over, fail those that were not delivered within
+        delivery.timeout.ms, and return what is to be done."""
+        next_due = min(self._seal_due(now), self._expire(now))
         nodes = set()
         is_leaderless = False
         for queue in self._waiting:
+            retry_at = queue.sealed[0].retry_at
+            if now < retry_at < next_due:
+                next_due = retry_at
             leader = leader_of(queue.topic_partition)
             if leader is None:
                 is_leaderless = True
             else:
                 nodes.add(leader[0])
-        return nodes, is_leaderless
+        is_anonymous = self.options.is_idempotent and self.sequences.identity is None
+        needs_identity = is_anonymous and bool(self._waiting)
+        return Work(self.pop_completed(), nodes, is_leaderless, needs_identity, next_due)
 
-    def drain(self, node_id: int, leader_of: LeaderOf, now: float) -> list[Batch]:
-        """Return the next request for a node: at most one batch of each queue, none if none may be
-        sent.
+    def _seal_due(self, now: float) -> float:
+        """Seal the batches whose linger time is over. Return when the next one's is."""
+        while self._open:
+            queue = next(iter(self._open))
+            due = queue.open_batch.opened_at + self.options.linger_s
+            if due > now:
+                return due
+            self.seal(queue)
+        return inf
+
+    def _expire(self, now: float) -> float:
+        """Fail the batches that were not delivered in time. Return when the next one is due."""
+        timeout_s = self.options.delivery_timeout_s
+        while self._incomplete:
+            root = next(iter(self._incomplete))
+            if root.deadline > now:
+                return root.deadline
+            self._give_up(self._parts_of(root), lambda batch: _timeout_of(batch, timeout_s))
+        return inf
+
+    def drain(self, node_id: int, leader_of: LeaderOf, now: float, count: int) -> list[list[Batch]]:
+        """Return the next requests for a node, at most `count`: the batches of each, at most one of
+        each queue.
 
         The batches count as in flight until `handle_answer` was called for each of them.
         """
+        leader_epochs: dict[PartitionQueue, int] = {}
+        for queue in self._waiting:
+            leader = leader_of(queue.topic_partition)
+            if leader is not None and leader[0] == node_id:
+                leader_epochs[queue] = leader[1]
+        requests: list[list[Batch]] = []
+        while self._waiting and len(requests) < count:
+            batches = self._drain_one(node_id, leader_epochs, now)
+            if not batches:
+                break
+            requests.append(batches)
+        return requests
+
+    def _drain_one(
+        self, node_id: int, leader_epochs: dict[PartitionQueue, int], now: float
+    ) -> list[Batch]:
+        """Return the batches of the next request; none if none may be sent."""
         batches: list[Batch] = []
         request_bytes = 0
         for queue in list(self._waiting):
-            leader = leader_of(queue.topic_partition)
-            if leader is None or leader[0] != node_id:
+            leader_epoch = leader_epochs.get(queue)
+            if leader_epoch is None:
                 continue
             batch = queue.sealed[0]
-            if not self._may_send(queue, batch, node_id, leader[1], now):
+            if not self._may_send(queue, batch, node_id, leader_epoch, now):
                 continue
             request_bytes += len(batch.data)
             if batches and request_bytes > self.options.request_bytes_max:
                 break
-            self._start(queue, batch, node_id, leader[1])
+            self._start(queue, batch, node_id, leader_epoch)
             batches.append(batch)
         return batches
 
@@ -330,15 +378,6 @@ class Accumulator:
 
     # Settling
 
-    def expire(self, now: float) -> None:
-        """Fail the batches that were not delivered within delivery.timeout.ms."""
-        timeout_s = self.options.delivery_timeout_s
-        while self._incomplete:
-            root = next(iter(self._incomplete))
-            if root.deadline > now:
-                return
-            self._give_up(self._parts_of(root), lambda batch: _timeout_of(batch, timeout_s))
-
     def fail_all(self, make_error: Callable[[Batch], Exception]) -> None:
         """Fail all undelivered batches: the producer ends."""
         self.seal_all()
@@ -397,25 +436,6 @@ class Accumulator:
     def is_idle(self) -> bool:
         """Whether no batch is open, waiting or in flight."""
         return not self._open and not self._incomplete
-
-    @property
-    def needs_identity(self) -> bool:
-        """Whether a producer id is needed before anything can be drained."""
-        return (
-            self.options.is_idempotent and self.sequences.identity is None and bool(self._waiting)
-        )
-
-    def next_due(self, now: float) -> float:
-        """When the next deadline is, in monotonic seconds; infinity if there is none."""
-        due = float("inf")
-        if self._open:
-            due = next(iter(self._open)).open_batch.opened_at + self.options.linger_s
-        if self._incomplete:
-            due = min(due, next(iter(self._incomplete)).deadline)
-        for queue in self._waiting:
-            if queue.sealed[0].retry_at > now:
-                due = min(due, queue.sealed[0].retry_at)
-        return due
 
 
 def _error_of(answer: PartitionProduced, batch: Batch | None = None) -> BrokerError:

@@ -170,8 +170,7 @@ class Producer(Generic[K, V]):
         try:
             self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
         except BufferFull as full:
-            record: RawRecord = full.record
-            await self._append_with_room(topic, partition, record)
+            await self._append_with_room(topic, partition, full.record)
         if self._was_batch_sealed:
             self._was_batch_sealed = False
             await trio.lowlevel.checkpoint()
@@ -417,11 +416,8 @@ class Producer(Generic[K, V]):
             options, rng = _sender_options_of(self.options), self._seams.rng
             self._sender = Sender(options, self._routes, cluster, rng, self._reporter.report)
             if (on_statistics := self._on_statistics) is not None:
-                report = partial(
-                    report_regularly,
-                    lambda: on_statistics(self.statistics()),
-                    self.options.statistics_interval_ms,
-                )
+                regularly = partial(report_regularly, every_ms=self.options.statistics_interval_ms)
+                report = partial(regularly, lambda: on_statistics(self.statistics()))
                 await stack.enter_async_context(in_background(report))
             async with in_background(self._sender.run):
                 self._start_taking()
@@ -475,7 +471,10 @@ class Producer(Generic[K, V]):
     def _check(
         self, topic: str, timestamp_ms: int | None, key: K | None, value: V | None, headers: Headers
     ) -> RawRecord:
-        return check_record(topic, self._serializers.serialize(timestamp_ms, key, value, headers))
+        record: Any = (timestamp_ms, key, value, headers)
+        if self._serializes:
+            record = self._serializers.serialize(*record)
+        return check_record(topic, record)
 
     def _make_record(
         self, topic: str, value: V | None, key: K | None, options: RecordOptions

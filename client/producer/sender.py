@@ -33,6 +33,7 @@ from minibroker.client.errors import ClientError, ClientTimeout, error_code
 from minibroker.client.net.channel import PendingReply, RequestTimedOut, RpcChannel
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.metadata import Leader
+from minibroker.client.producer.accumulator import Work
 from minibroker.client.producer.batches import Batch, CompletedBatch, ProducerIdAndEpoch
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -112,23 +113,22 @@ class Sender:
             nursery.start_soon(self._watch_cluster)
             task_status.started()
             while True:
-                now = trio.current_time()
-                self._accumulator.seal_due(now)
-                self._accumulator.expire(now)
-                self._ask_for_what_is_missing(nursery)
-                self._send_to_all(nursery)
-                self._report()
-                with trio.move_on_at(self._accumulator.next_due(now)):
+                work = self._accumulator.advance(trio.current_time(), self._cluster.leader_of)
+                if work.completed:
+                    self._report_completed(work.completed)
+                self._ask_for_what_is_missing(work, nursery)
+                self._send_to_all(work, nursery)
+                with trio.move_on_at(work.next_due):
                     await self._woken.wait()
                 self._woken = trio.Event()
 
     # What is missing
 
-    def _ask_for_what_is_missing(self, nursery: trio.Nursery) -> None:
+    def _ask_for_what_is_missing(self, work: Work, nursery: trio.Nursery) -> None:
         topics_to_ask = self._routes.topics_to_ask
         while topics_to_ask:
             nursery.start_soon(self._ask_for_partitions, topics_to_ask.pop())
-        if self._accumulator.needs_identity and not self._is_obtaining_id:
+        if work.needs_identity and not self._is_obtaining_id:
             self._is_obtaining_id = True
             nursery.start_soon(self._obtain_producer_id)
 
@@ -181,9 +181,9 @@ class Sender:
 
     # Sending
 
-    def _send_to_all(self, nursery: trio.Nursery) -> None:
-        nodes, must_refresh = self._accumulator.nodes_wanted(self._cluster.leader_of)
-        for node_id in nodes:
+    def _send_to_all(self, work: Work, nursery: trio.Nursery) -> None:
+        must_refresh = work.is_leaderless
+        for node_id in work.nodes:
             node = self._nodes.get(node_id)
             if node is None:
                 node = self._nodes[node_id] = _Node(node_id)
@@ -198,15 +198,12 @@ class Sender:
 
     def _send_to(self, node: _Node) -> None:
         """Send requests to a node while there are batches for it and places in flight."""
-        if node.channel is None:
+        places = self._options.in_flight_max - len(node.requests)
+        if node.channel is None or not places:
             return
-        drained: list[list[Batch]] = []
-        now = trio.current_time()
-        while len(node.requests) + len(drained) < self._options.in_flight_max:
-            batches = self._accumulator.drain(node.node_id, self._cluster.leader_of, now)
-            if not batches:
-                break
-            drained.append(batches)
+        drained = self._accumulator.drain(
+            node.node_id, self._cluster.leader_of, trio.current_time(), places
+        )
         if not drained:
             return
         requests = list(map(self._request, drained))
@@ -216,6 +213,7 @@ class Sender:
         except (OSError, BrokerError) as error:
             for batches in drained:
                 self._fail_batches(batches, error)
+            self.wake()  # there are retries to wait for, or failures to report
         else:
             node.requests += map(_Sent, drained, requests, replies)
 

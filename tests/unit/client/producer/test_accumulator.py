@@ -1,11 +1,12 @@
 """The accumulator's single rules; test_accumulator_model.py holds them together."""
 
 import gc
+import math
 
 import pytest
 
 from minibroker.client.errors import BufferFull, ClientTimeout
-from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
+from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions, Work
 from minibroker.client.producer.batches import (
     Batch,
     OpenBatch,
@@ -66,7 +67,12 @@ class Machine:
         assert self.errors() == [None]
 
     def drain(self, now: float = 0.0) -> list[Batch]:
-        return self.accumulator.drain(0, lambda _: self.leader, now)
+        """The next request; empty if there is none."""
+        requests = self.accumulator.drain(0, lambda _: self.leader, now, 1)
+        return requests[0] if requests else []
+
+    def advance(self, now: float) -> Work:
+        return self.accumulator.advance(now, lambda _: self.leader)
 
     def handle_answer(self, batch: Batch, error: int = 0, *, now: float = 0.0, **more) -> None:
         answer = PartitionProduced(*batch.queue.topic_partition, error=error, **more)
@@ -92,6 +98,44 @@ def test_a_request_has_at_most_one_batch_of_each_partition() -> None:
     assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert not machine.drain()
+
+
+def test_requests_are_drained_together_up_to_a_count() -> None:
+    """Each has at most one batch of a partition, and the partitions take turns at the limit of
+    bytes."""
+    machine = Machine(request_bytes_max=100)
+    machine.begin(P0)
+    machine.begin(P1)
+    for _ in range(2):
+        machine.send(P0)
+        machine.send(P1)
+    requests = machine.accumulator.drain(0, lambda _: machine.leader, 0.0, 3)
+    assert [[batch.queue.topic_partition for batch in each] for each in requests] == [
+        [P0],
+        [P1],
+        [P0],
+    ]
+    (last,) = machine.accumulator.drain(0, lambda _: machine.leader, 0.0, 3)
+    assert [batch.queue.topic_partition for batch in last] == [P1]
+
+
+def test_what_there_is_to_do_is_said_by_advance() -> None:
+    """Which nodes have batches, that a batch has no leader, and when the next deadline is."""
+    machine = Machine(delivery_timeout_s=50.0)
+    assert machine.advance(0.0) == ([], set(), False, False, math.inf)
+    machine.send(P0)
+    machine.send(P1)
+    assert machine.advance(0.0) == ([], {0}, False, False, 50.0)
+    leaders = {P0: (3, 1)}
+    assert machine.accumulator.advance(0.0, leaders.get) == ([], {3}, True, False, 50.0)
+    batches = machine.drain()
+    assert machine.advance(0.0) == ([], set(), False, False, 50.0)
+    for batch in batches:
+        machine.handle_answer(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert machine.advance(0.0) == ([], {0}, False, False, pytest.approx(0.1))
+    completed, *_, next_due = machine.advance(50.0)
+    assert [batch for batch, *_ in completed] == batches
+    assert next_due == math.inf
 
 
 def test_the_first_batch_goes_alone() -> None:
@@ -144,10 +188,10 @@ def test_a_lingering_batch_is_sealed_when_it_is_due() -> None:
     """CPR-01: not before linger.ms, and then at once."""
     machine = Machine()
     machine.append(machine.accumulator.queue(P0), b"x", 1.0)
-    assert machine.accumulator.next_due(1.0) == pytest.approx(1.005)
-    machine.accumulator.seal_due(1.004)
+    assert machine.advance(1.0).next_due == pytest.approx(1.005)
+    machine.advance(1.004)
     assert not machine.drain()
-    machine.accumulator.seal_due(1.0051)
+    machine.advance(1.0051)
     assert len(machine.drain()) == 1
 
 
@@ -197,10 +241,10 @@ def test_a_partition_goes_to_its_next_leader_once_the_last_has_answered() -> Non
         machine.send()
     (first,) = machine.drain()
     machine.leader = (1, 2)
-    drained = [machine.accumulator.drain(node, lambda _: machine.leader, 0.0) for node in (0, 1)]
+    drained = [machine.accumulator.drain(node, lambda _: machine.leader, 0.0, 1) for node in (0, 1)]
     assert drained == [[], []]
     machine.handle_answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert machine.accumulator.drain(1, lambda _: machine.leader, 0.0) == [first]
+    assert machine.accumulator.drain(1, lambda _: machine.leader, 0.0, 5) == [[first]]
 
 
 def test_a_retry_keeps_its_numbers_and_goes_alone() -> None:
@@ -279,7 +323,7 @@ def test_after_the_last_epoch_a_new_id_is_needed() -> None:
     (batch,) = machine.drain()
     machine.handle_answer(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert not machine.drain(now=1.0)
-    assert machine.accumulator.needs_identity
+    assert machine.advance(1.0).needs_identity
     machine.accumulator.sequences.identity = ProducerIdAndEpoch(8, 0)
     assert numbers(machine.drain(now=1.0)) == [(0, 0)]
 
@@ -317,8 +361,8 @@ def test_the_delivery_time_out_holds_new_batches_until_it_is_known() -> None:
     machine = Machine(delivery_timeout_s=1.0)
     machine.send()
     (batch,) = machine.drain()
-    machine.accumulator.expire(1.0)
-    (error,) = machine.errors()
+    (expired,) = machine.advance(1.0).completed
+    error = expired.error
     assert isinstance(error, ClientTimeout)
     machine.send(now=1.0)
     assert not machine.drain(now=1.0)
@@ -338,8 +382,8 @@ def test_why_batches_do_not_get_through_is_said_once(caplog) -> None:
     assert [record.getMessage() for record in caplog.records] == [
         "t-0: KAFKA_STORAGE_ERROR: the disk is full; trying again"
     ]
-    machine.accumulator.expire(1.0)
-    assert str(machine.errors()[0]).endswith("after 3 tries: KAFKA_STORAGE_ERROR: the disk is full")
+    (expired,) = machine.advance(1.0).completed
+    assert str(expired.error).endswith("after 3 tries: KAFKA_STORAGE_ERROR: the disk is full")
 
 
 def test_what_follows_from_a_refusal_is_not_said(caplog) -> None:
@@ -371,7 +415,7 @@ def test_after_a_time_out_without_answer_the_epoch_is_raised() -> None:
     machine = Machine(delivery_timeout_s=1.0)
     machine.send()
     (batch,) = machine.drain()
-    machine.accumulator.expire(1.0)
+    machine.advance(1.0)
     machine.handle_answer(batch, ErrorCode.NETWORK_EXCEPTION, now=1.0)
     machine.send(now=1.0)
     assert numbers(machine.drain(now=1.0)) == [(1, 0)]

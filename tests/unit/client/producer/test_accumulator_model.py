@@ -13,7 +13,7 @@ import pytest
 
 from minibroker.client.errors import BufferFull
 from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
-from minibroker.client.producer.batches import Batch, ProducerIdAndEpoch
+from minibroker.client.producer.batches import Batch, CompletedBatch, ProducerIdAndEpoch
 from minibroker.client.producer.raw_record import RawRecord, record_bytes
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import NO_OFFSET, SEQUENCE_MAX, ErrorCode
@@ -137,12 +137,12 @@ class Run:
             self.sent[partition].append(value)
 
     def drain(self, node: int) -> None:
-        self.accumulator.seal_due(self.now)
+        self._advance()
         if len(self.wire[node]) + len(self.unanswered[node]) >= self.options.in_flight_max:
             return
-        batches = self.accumulator.drain(node, self.leader_of, self.now)
-        if batches:
-            self.wire[node].append(batches)
+        places = self.options.in_flight_max - len(self.wire[node]) - len(self.unanswered[node])
+        count = self.rng.randint(1, places)
+        self.wire[node] += self.accumulator.drain(node, self.leader_of, self.now, count)
 
     def serve(self, node: int) -> None:
         """The broker takes the oldest request."""
@@ -176,7 +176,7 @@ class Run:
                     end = answer.base_offset + batch.record_count
                     self.told[answer.partition] = max(self.told[answer.partition], end)
                 self.accumulator.handle_answer(batch, answer, self.now)
-            self._take_settled()
+            self._record(self.accumulator.pop_completed())
 
     def cut(self, node: int) -> None:
         """The connection breaks: some requests had arrived, no answer comes."""
@@ -190,7 +190,7 @@ class Run:
             partition = batch.queue.topic_partition.partition
             lost = PartitionProduced(TOPIC, partition, ErrorCode.NETWORK_EXCEPTION)
             self.accumulator.handle_answer(batch, lost, self.now)
-        self._take_settled()
+        self._record(self.accumulator.pop_completed())
 
     def move_leader(self) -> None:
         self.leaders[self.rng.randrange(self.partition_count)] ^= 1
@@ -208,12 +208,13 @@ class Run:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.accumulator.seal_due(self.now)
-        self.accumulator.expire(self.now)
-        self._take_settled()
+        self._advance()
 
-    def _take_settled(self) -> None:
-        for completed in self.accumulator.pop_completed():
+    def _advance(self) -> None:
+        self._record(self.accumulator.advance(self.now, self.leader_of).completed)
+
+    def _record(self, outcomes: list[CompletedBatch]) -> None:
+        for completed in outcomes:
             batch = completed.batch
             partition = batch.queue.topic_partition.partition
             values = [r.value for r in decode_records(batch.data, read_header(batch.data))]
@@ -380,6 +381,7 @@ def test_sequences_wrap_to_zero() -> None:
     queue = run.accumulator.queue(TopicPartition(TOPIC, 0))
     queue.next_sequence = queue.expected_sequence = SEQUENCE_MAX - 7
     run.models[0].expected = SEQUENCE_MAX - 7
+    run.models[0].cached.clear()  # or a batch after the wrap is taken for the one above
     run.is_calm = False
     for _ in range(1500):
         run.step()
