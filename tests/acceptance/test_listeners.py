@@ -33,8 +33,11 @@ def test_inside_and_outside(tmp_path: Path) -> None:
     first; a client that comes by one is told where that one is."""
     third = loopback()
     broker = BrokerProcess(
-        *(tmp_path / "data", "--set", "inter.broker.listener.name=INSIDE"),
-        *("--set", "advertised.listeners=OUTSIDE://localhost:0"),
+        tmp_path / "data",
+        "--set",
+        "inter.broker.listener.name=INSIDE",
+        "--set",
+        "advertised.listeners=OUTSIDE://localhost:0",
         listen=f"OUTSIDE://127.0.0.1:0,INSIDE://127.0.0.1:0,THIRD://{third}:0",
     )
     try:

@@ -43,8 +43,13 @@ trio.run(main)
 WRONG = PROGRAM.replace("offset: int", "offset: str")
 MYPY = (sys.executable, "-m", "mypy", "--strict", "--no-error-summary")
 PYRIGHT = (
-    *(sys.executable, "-m", "basedpyright", "--level", "error"),
-    *("--pythonpath", sys.executable),
+    sys.executable,
+    "-m",
+    "basedpyright",
+    "--level",
+    "error",
+    "--pythonpath",
+    sys.executable,
 )
 
 

@@ -32,7 +32,10 @@ def test_wrong_committed_offsets_are_found(spark: SparkSession, tmp_path: Path) 
     said = "group readers has committed"
     assert findings == [
         Finding(
-            *(CHECK, Severity.ERROR, OFFSETS_TOPIC, 0),
+            CHECK,
+            Severity.ERROR,
+            OFFSETS_TOPIC,
+            0,
             broker=DEVIANT,
             other_broker=RIGHT,
             offset=apart.offset,
@@ -40,13 +43,19 @@ def test_wrong_committed_offsets_are_found(spark: SparkSession, tmp_path: Path) 
             f" broker {RIGHT} says {END} (at offset {APART})",
         ),
         Finding(
-            *(CHECK, Severity.ERROR, TOPIC, ABOVE),
+            CHECK,
+            Severity.ERROR,
+            TOPIC,
+            ABOVE,
             offset=END + 1,
             detail=f"{said} {END + 1} ({OFFSETS_TOPIC}-0, offset {ABOVE});"
             f" the in-sync log that has most ends at {END}",
         ),
         Finding(
-            *(CHECK, Severity.WARNING, TOPIC, BELOW),
+            CHECK,
+            Severity.WARNING,
+            TOPIC,
+            BELOW,
             offset=1,
             detail=f"{said} 1 ({OFFSETS_TOPIC}-0, offset {BELOW}); the log begins at {END // 2}",
         ),

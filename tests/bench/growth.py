@@ -120,7 +120,11 @@ async def _change_isrs(count: int) -> float:
         for change in range(CHANGES):
             isr = (record.leader, *others[: 1 + change % 2])
             asked = PartitionChange(
-                *("t", topic.id, T0.partition, record.leader_epoch, epoch),
+                "t",
+                topic.id,
+                T0.partition,
+                record.leader_epoch,
+                epoch,
                 tuple(IsrMember(member) for member in isr),
             )
             request = AlterPartitionRequest(record.leader, node.broker_epoch, (asked,))

@@ -118,8 +118,14 @@ class Watcher:
             if broker.replicas is not None
         }
         self._last = Sight(
-            *(replicas, agreed, frozenset(self._lost), obeyed, leaving(self._snapshot)),
-            *(admitted(self._snapshot), active_controller(self._snapshot), trio.current_time()),
+            replicas,
+            agreed,
+            frozenset(self._lost),
+            obeyed,
+            leaving(self._snapshot),
+            admitted(self._snapshot),
+            active_controller(self._snapshot),
+            trio.current_time(),
         )
         for checker in self._checkers:
             checker.look(self._last)
@@ -278,13 +284,14 @@ def recorded(proposals: set[Proposal], departures: list[Departure]) -> Iterator[
             heard = max(caught_up_at, heard_at.get((leader.broker_id, replica), NEVER))
             departures.append(
                 Departure(
-                    *(leader.broker_id, replica, now - caught_up_at, broker.lag_s_max),
-                    *(
-                        now - heard,
-                        broker.follower_silence.timeout_s,
-                        len(pending.proposed),
-                        needed,
-                    ),
+                    leader.broker_id,
+                    replica,
+                    now - caught_up_at,
+                    broker.lag_s_max,
+                    now - heard,
+                    broker.follower_silence.timeout_s,
+                    len(pending.proposed),
+                    needed,
                 )
             )
         return pending

@@ -41,13 +41,51 @@ MARKED = 2**31 - 1  # the correlation id of the request that says: this far it w
 MARK = RequestEnvelope(ApiKey.API_VERSIONS, 0, MARKED, None, ApiVersionsRequest())
 TOPICS = ("t", "u", "v")
 NAMES = (
-    *("", ".", "..", "../x", "a/b", "a b", "t\n", "\0", "ä" * 40, "x" * 249, "x" * 250, "t_", "t."),
-    *("retention.ms", "segment.bytes", "flush", "min.insync.replicas", "cleanup.policy"),
-    *("always", "0", "1", "-1", "100", "compact", "9" * 40, "__consumer_offsets"),
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "a b",
+    "t\n",
+    "\0",
+    "ä" * 40,
+    "x" * 249,
+    "x" * 250,
+    "t_",
+    "t.",
+    "retention.ms",
+    "segment.bytes",
+    "flush",
+    "min.insync.replicas",
+    "cleanup.policy",
+    "always",
+    "0",
+    "1",
+    "-1",
+    "100",
+    "compact",
+    "9" * 40,
+    "__consumer_offsets",
 )
 NUMBERS = (
-    *(-(2**63), -(2**31), -1000, -3, -2, -1, 0, 1, 2, 3, 100, 30_000),
-    *(2**15 - 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1),
+    -(2**63),
+    -(2**31),
+    -1000,
+    -3,
+    -2,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    100,
+    30_000,
+    2**15 - 1,
+    2**31 - 1,
+    2**31,
+    2**62,
+    2**63 - 1,
 )
 
 
@@ -69,8 +107,13 @@ USUAL = {
     "generation": (-1, 0, 1, 2),
 }
 OFTEN = (
-    *(ApiKey.PRODUCE, ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.FETCH, ApiKey.METADATA),
-    *(ApiKey.LIST_OFFSETS, ApiKey.OFFSETS_FOR_LEADER_EPOCH),
+    ApiKey.PRODUCE,
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.FETCH,
+    ApiKey.METADATA,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.OFFSETS_FOR_LEADER_EPOCH,
 )
 
 

@@ -258,8 +258,12 @@ def test_who_stands_again_at_once_is_found():
 
     checker = PatientCandidates(0.5)
     for at, *held in (
-        *((0.0, 1, 5, 1), (0.1, 1, 5, 1), (0.2, 2, 6, 2), (0.3, 1, 7, 1)),
-        *((0.4, 1, 8, 9), (1.0, 1, 9, 9)),
+        (0.0, 1, 5, 1),
+        (0.1, 1, 5, 1),
+        (0.2, 2, 6, 2),
+        (0.3, 1, 7, 1),
+        (0.4, 1, 8, 9),
+        (1.0, 1, 9, 9),
     ):
         checker.look(governed(at, *held))
     checker.look(sight(now=1.1))

@@ -38,7 +38,11 @@ def audit(
 
     out.mkdir()
     options = AuditOptions(
-        *([root], out, ledgers, export, checks),
+        [root],
+        out,
+        ledgers,
+        export,
+        checks,
         is_ledger_complete=is_ledger_complete,
         may_read_here=may_read_here,
     )

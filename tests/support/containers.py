@@ -181,10 +181,24 @@ class Engine:
         environment = {"HOSTNAME": service.name, "HOME": service.image.directory}
         environment |= service.environment
         return [
-            *("env", f"PATH={PATH}", "unshare", "--mount", "--pid", "--fork", "--kill-child"),
-            *("sh", "-c", script, "container"),
-            *("chroot", str(root), "setpriv", *options),
-            *("env", "--ignore-environment", f"--chdir={service.image.directory}"),
+            "env",
+            f"PATH={PATH}",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            script,
+            "container",
+            "chroot",
+            str(root),
+            "setpriv",
+            *options,
+            "env",
+            "--ignore-environment",
+            f"--chdir={service.image.directory}",
             *(f"{name}={value}" for name, value in environment.items()),
             *command,
         ]

@@ -81,10 +81,24 @@ class EtcdMember:
         peer = f"http://{self._machine.address}:{port + 1}"
         self._output = directory / f"etcd-{port}.log"
         self._command = [
-            *(program, "--name", f"m{port}", "--data-dir", str(self._data_dir)),
-            *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", cluster, "--log-level", "error", *options),
+            program,
+            "--name",
+            f"m{port}",
+            "--data-dir",
+            str(self._data_dir),
+            "--listen-client-urls",
+            self.url,
+            "--advertise-client-urls",
+            self.url,
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            cluster,
+            "--log-level",
+            "error",
+            *options,
         ]
         self.start()
 

@@ -205,8 +205,14 @@ class Node:
     def forget(self, state: PartitionState) -> None:
         """Have a topic in the metadata no more."""
         deleted = PartitionState(
-            *(state.topic, state.topic_id, state.partition, -2),
-            *(state.leader_epoch, state.partition_epoch, (), ()),
+            state.topic,
+            state.topic_id,
+            state.partition,
+            -2,
+            state.leader_epoch,
+            state.partition_epoch,
+            (),
+            (),
         )
         self.update(partitions=(deleted,))
 
@@ -230,7 +236,11 @@ class Node:
         self.update(
             brokers=tuple(
                 LiveBroker(
-                    *(node_id, f"broker-{node_id}", 9092, epoch, node_id in leaving),
+                    node_id,
+                    f"broker-{node_id}",
+                    9092,
+                    epoch,
+                    node_id in leaving,
                     is_fenced=node_id in fenced,
                 )
                 for node_id in brokers

@@ -24,38 +24,79 @@ ROOT = "cluster"
 NASTY = "<script>alert(1)</script>&\"'\x00\u202e\udcff$verdict"
 
 
+_FINDINGS = (
+    Finding(
+        "divergence",
+        Severity.ERROR,
+        topic="orders",
+        partition=0,
+        broker=2,
+        other_broker=1,
+        offset=61_220,
+        segment=40_000,
+        position=1_048_576,
+        detail="identity 6f2a19c044d1e07b in epoch 3 at 1,048,576; broker 1 has"
+        " 9be04d7712aa5f10 in epoch 4 at 1,048,544",
+    ),
+    Finding(
+        "lost-write",
+        Severity.ERROR,
+        topic="orders",
+        partition=0,
+        broker=2,
+        offset=61_223,
+        detail="acknowledged with acks=all in ledger.jsonl, line 61,225; the offset holds"
+        " another record",
+    ),
+    Finding(
+        "crc",
+        Severity.ERROR,
+        topic="orders",
+        partition=2,
+        broker=3,
+        offset=12_345,
+        segment=0,
+        position=4_194_304,
+        detail="stored 1f2e3d4c, computed 99aabbcc over 65,536 bytes",
+    ),
+    Finding(
+        "index",
+        Severity.WARNING,
+        topic="orders",
+        partition=0,
+        broker=3,
+        offset=44_100,
+        segment=40_000,
+        position=512,
+        detail="entry 64 says offset 44,100 is at 7,340,032, where no batch begins",
+    ),
+    Finding(
+        "duplicate",
+        Severity.ERROR,
+        topic="orders",
+        partition=2,
+        offset=71_000,
+        detail="the record of ledger.jsonl, line 9, is at 12,001 and again at 71,000",
+    ),
+    Finding(
+        "torn-tail",
+        Severity.INFO,
+        topic="payments",
+        partition=1,
+        broker=2,
+        offset=30_000,
+        segment=0,
+        position=900_000,
+        detail="178 bytes of a batch of 65,536 that was being written when the broker died",
+    ),
+    Finding("checkpoint", Severity.WARNING, broker=3, detail="recovery-point: 7 of 9 lines"),
+    Finding("crc", Severity.WARNING, NASTY, 0, 1, None, 5, 0, 0, detail=NASTY),
+)
+
+
 def sample_findings() -> list[Finding]:
     """One of each severity, some without a place, and one whose text is hostile."""
-    return [
-        Finding(
-            *("divergence", Severity.ERROR, "orders", 0, 2, 1, 61_220, 40_000, 1_048_576),
-            detail="identity 6f2a19c044d1e07b in epoch 3 at 1,048,576; broker 1 has"
-            " 9be04d7712aa5f10 in epoch 4 at 1,048,544",
-        ),
-        Finding(
-            *("lost-write", Severity.ERROR, "orders", 0, 2, None, 61_223, None, None),
-            detail="acknowledged with acks=all in ledger.jsonl, line 61,225; the offset holds"
-            " another record",
-        ),
-        Finding(
-            *("crc", Severity.ERROR, "orders", 2, 3, None, 12_345, 0, 4_194_304),
-            detail="stored 1f2e3d4c, computed 99aabbcc over 65,536 bytes",
-        ),
-        Finding(
-            *("index", Severity.WARNING, "orders", 0, 3, None, 44_100, 40_000, 512),
-            detail="entry 64 says offset 44,100 is at 7,340,032, where no batch begins",
-        ),
-        Finding(
-            *("duplicate", Severity.ERROR, "orders", 2, None, None, 71_000, None, None),
-            detail="the record of ledger.jsonl, line 9, is at 12,001 and again at 71,000",
-        ),
-        Finding(
-            *("torn-tail", Severity.INFO, "payments", 1, 2, None, 30_000, 0, 900_000),
-            detail="178 bytes of a batch of 65,536 that was being written when the broker died",
-        ),
-        Finding("checkpoint", Severity.WARNING, broker=3, detail="recovery-point: 7 of 9 lines"),
-        Finding("crc", Severity.WARNING, NASTY, 0, 1, None, 5, 0, 0, detail=NASTY),
-    ]
+    return list(_FINDINGS)
 
 
 def sample_partitions(healthy: int = 6) -> Iterator[PartitionPicture]:

@@ -78,7 +78,8 @@ def test_the_launcher_drops_what_a_jvm_may_not_have(tmp_path: Path) -> None:
     kept = ["-cp", "a b:*", "--add-modules", "java.sql", "-D'x'=\"$HOME\"", "", "--add-modules"]
     dropped = [
         "--add-modules=jdk.incubator.vector",
-        *("--add-modules", "jdk.incubator.vector"),
+        "--add-modules",
+        "jdk.incubator.vector",
         "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
     ]
     given = [*kept[:2], *dropped[:1], *kept[2:5], *dropped[1:], *kept[5:]]

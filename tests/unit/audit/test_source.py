@@ -74,8 +74,11 @@ def test_filters_choose_logs() -> None:
     ]
     found = chosen(
         [
-            *(IsNotNull(("topic",)), EqualTo(("topic",), "a"), EqualTo(("broker",), 2)),
-            *(In(("partition",), (2, 1, 7)), In(("partition",), (0, 1))),
+            IsNotNull(("topic",)),
+            EqualTo(("topic",), "a"),
+            EqualTo(("broker",), 2),
+            In(("partition",), (2, 1, 7)),
+            In(("partition",), (0, 1)),
         ],
         pieces,
     )
@@ -107,9 +110,13 @@ def test_what_cannot_be_done_here_is_left_to_spark() -> None:
     """A filter that is not understood, or not done exactly, is not taken and changes nothing."""
     selection = Selection(has_offsets=False)
     for wanted in (
-        *(EqualTo(("offset",), 5), GreaterThan(("partition",), 0), IsNull(("topic",))),
-        *(Not(EqualTo(("topic",), "a")), StringStartsWith(("topic",), "a")),
-        *(IsNotNull(("offset",)), EqualTo(("headers", "topic"), "a")),
+        EqualTo(("offset",), 5),
+        GreaterThan(("partition",), 0),
+        IsNull(("topic",)),
+        Not(EqualTo(("topic",), "a")),
+        StringStartsWith(("topic",), "a"),
+        IsNotNull(("offset",)),
+        EqualTo(("headers", "topic"), "a"),
     ):
         assert not selection.apply(wanted), wanted
     assert selection == Selection(has_offsets=False)

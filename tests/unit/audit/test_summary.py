@@ -194,7 +194,13 @@ def test_a_summary_is_read_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "{}", "null", '"x"', '{"version": 1}', '{"version": 2}'),
+        "",
+        "[]",
+        "{}",
+        "null",
+        '"x"',
+        '{"version": 1}',
+        '{"version": 2}',
         sample_summary().to_json().replace('"logs": 12', '"logs": "12"'),
         sample_summary().to_json().replace('"logs": 12', '"blogs": 12'),
         sample_summary().to_json().replace('"fail_on": "error"', '"fail_on": "never"'),

@@ -75,7 +75,10 @@ def test_each_listener_is_advertised() -> None:
     ]
     advertised = config.advertised(bound, "machine")
     assert [str(one) for one in advertised] == [
-        *("A://a:61", "B://127.0.0.1:2", "C://machine:3", "D://machine:44"),
+        "A://a:61",
+        "B://127.0.0.1:2",
+        "C://machine:3",
+        "D://machine:44",
     ]
     assert advertised[1].endpoint == Endpoint("127.0.0.1", 2)
 

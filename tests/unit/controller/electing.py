@@ -74,6 +74,8 @@ def difference(old, new):
         )
     deleted = [(name, topic.id) for name, topic in old.topics.items() if name not in new.topics]
     has_other_brokers = (old.brokers, old.admissions, old.fenced) != (
-        *(new.brokers, new.admissions, new.fenced),
+        new.brokers,
+        new.admissions,
+        new.fenced,
     )
     return Change(tuple(told), tuple(deleted), tuple(partitions), has_other_brokers)

@@ -261,7 +261,11 @@ class Fleet:
         """What the broker that leads t-0 would ask for; the answer."""
         record, topic = await self.record(), (await self.state()).topics["t"]
         change = PartitionChange(
-            *("t", topic.id, 0, record.leader_epoch, record.partition_epoch),
+            "t",
+            topic.id,
+            0,
+            record.leader_epoch,
+            record.partition_epoch,
             tuple(IsrMember(node) for node in isr),
         )
         node = self[leader].node

@@ -38,7 +38,11 @@ async def rejoin(fleet, lost):
         if lost not in record.replicas:
             continue
         change = PartitionChange(
-            *("t", topic.id, record.number, record.leader_epoch, record.partition_epoch),
+            "t",
+            topic.id,
+            record.number,
+            record.leader_epoch,
+            record.partition_epoch,
             tuple(IsrMember(node) for node in sorted({*record.isr, lost})),
         )
         node = fleet[record.leader].node

@@ -61,8 +61,10 @@ def test_a_preferred_replica_that_is_in_sync_is_elected():
     assert plan.answer == (NAME,)
     (record,) = plan.state.topics["t"].partitions
     assert (record.leader, record.isr, record.leader_epoch, record.partition_epoch) == (
-        *(1, (1, 2, 3)),
-        *(6, 10),
+        1,
+        (1, 2, 3),
+        6,
+        10,
     )
     assert plan.change == difference(state, plan.state)
     assert len(plan.writes) == 1

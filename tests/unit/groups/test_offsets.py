@@ -112,7 +112,8 @@ GROUP = GroupKey("g")
         pytest.param([(OFFSET, committed(1, 50)), (GROUP, EMPTY)], 101, [OFFSET, GROUP], id="all"),
         pytest.param(
             [(OFFSET, committed(1, 50)), (LATER, committed(1, 150)), (GROUP, EMPTY)],
-            *(101, [OFFSET]),
+            101,
+            [OFFSET],
             id="set since it is empty",
         ),
         pytest.param([(GROUP, EMPTY)], 101, [GROUP], id="nothing committed"),

@@ -259,7 +259,11 @@ def test_any_offset_comes_back(key: OffsetKey, value: CommittedOffset) -> None:
 @given(
     st.builds(
         GroupMetadata,
-        *(NAMES, INT32, st.none() | NAMES, st.none() | NAMES, INT64),
+        NAMES,
+        INT32,
+        st.none() | NAMES,
+        st.none() | NAMES,
+        INT64,
         st.lists(MEMBERS, max_size=3).map(tuple),
     )
 )

@@ -224,8 +224,11 @@ def test_a_fenced_epoch_fails_until_the_next_role():
 @pytest.mark.parametrize(
     "code",
     [
-        *(ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR, 4711),
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        4711,
     ],
 )
 def test_other_errors_back_off(code):

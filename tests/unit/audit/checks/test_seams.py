@@ -30,11 +30,20 @@ def test_runs_that_go_on_have_no_seam() -> None:
 @pytest.mark.parametrize(
     ("at", "change"),
     [
-        *((0, {"base_offset": 1}), (0, {"segment": -1}), (0, {"leader_epoch": -1})),
-        *((1, {"is_chain": False}), (1, {"is_chain": False, "torn": True})),
-        *((1, {"base_offset": 11}), (1, {"base_offset": 9}), (1, {"last_offset": 18})),
-        *((2, {"segment": 19}), (2, {"segment": 21}), (2, {"leader_epoch": 1})),
-        *((3, {"base_offset": 31}), (3, {"partition": 1}), (3, {"topic": "u"})),
+        (0, {"base_offset": 1}),
+        (0, {"segment": -1}),
+        (0, {"leader_epoch": -1}),
+        (1, {"is_chain": False}),
+        (1, {"is_chain": False, "torn": True}),
+        (1, {"base_offset": 11}),
+        (1, {"base_offset": 9}),
+        (1, {"last_offset": 18}),
+        (2, {"segment": 19}),
+        (2, {"segment": 21}),
+        (2, {"leader_epoch": 1}),
+        (3, {"base_offset": 31}),
+        (3, {"partition": 1}),
+        (3, {"topic": "u"}),
     ],
 )
 def test_each_kind_of_seam_is_seen(at: int, change: Row) -> None:

@@ -50,7 +50,7 @@ def test_an_export_is_read() -> None:
     assert cluster.assignments == {
         TopicPartition("t", 0): Assignment("aa", 1, 4, (1, 2), (1, 2, 3)),
         TopicPartition("t", 1): Assignment("aa", -1, 4, (2,), (1, 2, 3), (2,)),
-        TopicPartition("t", 2): Assignment(*("aa", 1, 4, (1, 2), (1, 2, 3)), left={3: Left(4, 70)}),
+        TopicPartition("t", 2): Assignment("aa", 1, 4, (1, 2), (1, 2, 3), left={3: Left(4, 70)}),
         TopicPartition("kept", 0): Assignment("bb", 1, 4, (1, 2), (1, 2, 3), (), True),
     }
 

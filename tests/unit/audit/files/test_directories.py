@@ -113,7 +113,10 @@ def test_odd_files_in_a_log(tmp_path):
     assert len(found.segments) == 1
     assert found.topic_id == ""
     assert {(finding.check, finding.severity) for finding in found.problems} == {
-        *(("crc", "info"), ("index", "info"), ("segment-name", "info"), ("checkpoint", "warning"))
+        ("crc", "info"),
+        ("index", "info"),
+        ("segment-name", "info"),
+        ("checkpoint", "warning"),
     }
     [odd] = [finding for finding in found.problems if finding.check == "segment-name"]
     assert odd.detail.startswith("4 files are no part of a log: '12.log', '9999")

@@ -56,8 +56,21 @@ def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
         shown.record([ConsumerRecord("t", 3, at, 5, b"\x80", None, ()) for at in (10, 11)])
     rows = read(path)
     assert [row["event"] for row in rows] == [
-        *("began", "repeating", "acked", "acked", "acked", "acked", "failed", "failed", "ended"),
-        *("began", "shown", "shown", "shown-offset", "shown-offset", "ended"),
+        "began",
+        "repeating",
+        "acked",
+        "acked",
+        "acked",
+        "acked",
+        "failed",
+        "failed",
+        "ended",
+        "began",
+        "shown",
+        "shown",
+        "shown-offset",
+        "shown-offset",
+        "ended",
     ]
     assert [row["offset"] for row in rows if row["event"] == "acked"] == [10, 11, None, None]
     assert rows[2] == {

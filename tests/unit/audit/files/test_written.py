@@ -51,7 +51,9 @@ def test_a_record_is_found_in_its_batch(log: LogDirectory, written: WrittenBatch
                 placed = replace(there, segment=segment.base_offset, position=position)
                 assert list(with_positions([there], written)) == [placed]
     elsewhere = [
-        *(finding, replace(finding, broker=None, offset=1), replace(finding, broker=1, offset=1)),
+        finding,
+        replace(finding, broker=None, offset=1),
+        replace(finding, broker=1, offset=1),
         replace(finding, offset=BATCHES * RECORDS),
     ]
     assert list(with_positions(elsewhere, written)) == elsewhere

@@ -65,7 +65,9 @@ def test_all_lanes_have_the_same_scale() -> None:
     tree = drawn(PartitionPicture("t", 0, 0, 50, lanes))
     assert [each.get("x") for each in found(tree, "svg", "flag")] == ["12.5%"] * 3
     assert [each.get("width") for each in found(tree, "rect", "bar")] == [
-        *("25.000%", "50.000%", "100.000%")
+        "25.000%",
+        "50.000%",
+        "100.000%",
     ]
 
 

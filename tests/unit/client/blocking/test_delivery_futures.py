@@ -130,7 +130,8 @@ def test_callbacks_are_told_of_their_record(address: str) -> None:
 
     with Producer(address, linger_ms=20) as producer:
         producer.send(
-            *("called", b"1"),
+            "called",
+            b"1",
             partition=0,
             timestamp_ms=1_790_000_000_000,
             on_delivery=lambda *what: told.append(what),
