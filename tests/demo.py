@@ -214,7 +214,9 @@ async def work(cluster: ClusterProcesses, report: Report, lines: Lines) -> None:
         report.note("every line is acknowledged")
         nursery.cancel_scope.deadline = trio.current_time() + HEALED_S_MAX
     if nursery.cancel_scope.cancelled_caught:
-        report.differences.append("the faults took longer than the work and its patience")
+        report.differences.append(
+            f"{HEALED_S_MAX:g} s after the last acknowledgement the faults had not ended"
+        )
         return
     with trio.move_on_after(HEALED_S_MAX):
         await report.history.wait_for_isr(BROKER_COUNT)

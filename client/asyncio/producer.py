@@ -96,7 +96,7 @@ class Producer(Generic[K, V]):
             await self._end_turn()
         try:
             return self._sender.send(topic, value, key, headers, partition, timestamp_ms)
-        except _NoRoom as full:
+        except _NoFreeSlot as full:
             future, size = full.future, full.size
         await self._send_with_room(future, size)
         return future
@@ -121,7 +121,7 @@ class Producer(Generic[K, V]):
             for value in some:  # no coroutine for each: it costs half as much as the sending
                 try:
                     send(topic, value, key, (), partition, timestamp_ms)
-                except _NoRoom as full:
+                except _NoFreeSlot as full:
                     future, size = full.future, full.size
                 else:
                     continue
@@ -204,7 +204,7 @@ class Producer(Generic[K, V]):
         await self._portal.call(self._queue.send, future, size)
 
 
-class _NoRoom(Exception):
+class _NoFreeSlot(Exception):
     """There is no free slot for this record."""
 
     def __init__(self, future: DeliveryFuture, size: int) -> None:
@@ -213,7 +213,7 @@ class _NoRoom(Exception):
 
 
 class _Sender(RecordSender[DeliveryFuture, K, V]):
-    """Raises `_NoRoom` where a thread would wait."""
+    """Raises `_NoFreeSlot` where a thread would wait."""
 
     def _send_in_loop(self, future: DeliveryFuture, size: int) -> None:
-        raise _NoRoom(future, size)
+        raise _NoFreeSlot(future, size)

@@ -36,7 +36,7 @@ _CLUSTER: Final = "cluster"
 _KEPT: Final = "kept"
 
 
-class NoRoom(RuntimeError):
+class AllPortsTaken(RuntimeError):
     """All ranges of ports are in use."""
 
 
@@ -52,8 +52,9 @@ class RunDirectory:
 
     @classmethod
     def reserve(cls, base: Path | None = None) -> Self:
-        """Return the first slot that no process holds and whose ports are free. Raises `NoRoom`.
+        """Return the first slot that no process holds and whose ports are free.
 
+        Raises `AllPortsTaken`.
         `base` has all slots; by default it is a directory of this user's among the temporary files.
         """
         base = base or Path(tempfile.gettempdir()) / f"minibroker-{os.getuid()}"
@@ -67,7 +68,7 @@ class RunDirectory:
             if taken._reserve_ports():
                 return taken
             taken.release()
-        raise NoRoom(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
+        raise AllPortsTaken(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
     def _reserve_ports(self) -> bool:
         """Make the directory and reserve the ports; return False if another process uses them."""
