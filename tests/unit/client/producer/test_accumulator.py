@@ -128,6 +128,7 @@ def test_what_there_is_to_do_is_said_by_advance() -> None:
     assert machine.advance(0.0) == ([], {0}, False, False, 50.0)
     leaders = {P0: (3, 1)}
     assert machine.accumulator.advance(0.0, leaders.get) == ([], {3}, True, False, 50.0)
+    assert machine.accumulator.drain(7, lambda _: machine.leader, 0.0, 5) == [], "0 leads them"
     batches = machine.drain()
     assert machine.advance(0.0) == ([], set(), False, False, 50.0)
     for batch in batches:
