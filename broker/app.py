@@ -46,6 +46,7 @@ from minibroker.broker.controller.context import OwnBrokerHandlers, Registration
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.controller.store_retry import StoreRetry
+from minibroker.broker.defects import Defects
 from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
@@ -66,6 +67,7 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import take_turns
@@ -250,10 +252,12 @@ class _Broker:
                 broker=self,
             ),
         )
-        order_handlers = _order_handlers(self._replicas, purgatory)
+        defects = Defects()
+        order_handlers = _order_handlers(self._replicas, purgatory, defects)
         self._node = system.node_type(
             config, system.store, system.network, order_handlers, system.rng
         )
+        memory = RequestMemory(config.queued_max_request_bytes)
         slots = config.max_incremental_fetch_session_cache_slots
         is_current = self._node.may_decide_alone
         self._groups = Coordinator(
@@ -264,13 +268,15 @@ class _Broker:
             replicas=self._replicas,
             purgatory=purgatory,
             controller=self._node,
-            fetch_sessions=FetchSessions(system.rng, slots, purgatory),
+            memory=memory,
+            fetch_sessions=FetchSessions(system.rng, slots, purgatory, memory),
             groups=self._groups,
             times=RequestTimes(),
             wall_ms=system.wall_ms,
             machine=system.machine,
             is_shutting_down=shutdown.is_set,
             silent_leaders=self._fetchers.silent_leaders,
+            defects=defects,
         )
         acceptor = Acceptor(services, listeners, system.dispatch)
         self._sources = Sources(
@@ -418,7 +424,9 @@ class _Broker:
                 await take_turns(self._replicas.retry(trio.current_time))
 
 
-def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OwnBrokerHandlers:
+def _order_handlers(
+    replicas: Replicas, purgatory: Purgatory, defects: Defects
+) -> OwnBrokerHandlers:
     """Return the handlers by which a controller in this process calls this broker."""
     return OwnBrokerHandlers(
         obey_roles=replicas.obey_roles,
@@ -427,6 +435,7 @@ def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OwnBrokerHandle
         describe=replicas.describe,
         notify=purgatory.notify,
         hand_over=replicas.hand_over,
+        defects=defects,
     )
 
 

@@ -186,6 +186,17 @@ HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
 # A byte of msgpack can become 80 in memory, so a request's header has a lower limit.
 REQUEST_HEADER_BYTES_MAX: Final = 1024 * 1024
 
+# Both wires. An element takes some microseconds from its decoding to its response's encoding: a
+# request with more than ELEMENTS_AT_ONCE is served in turns, one with more than ELEMENTS_MAX ends
+# its connection. A cluster has up to 10,000 partitions (docs/operations.md, "How large"), and a
+# request may name each of them with its topic.
+ELEMENTS_AT_ONCE: Final = 500
+ELEMENTS_MAX: Final = 20_000
+# All apis but PRODUCE. Of what they carry a broker stores at most `message.max.bytes` at once.
+SMALL_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+# A response without its records.
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+
 # Record batches (format version 2).
 MAGIC: Final = 2
 BATCH_HEADER_BYTES: Final = 61

@@ -13,6 +13,10 @@ class ProtocolError(Exception):
     """The peer sent bytes that the protocol does not allow; the connection must be closed."""
 
 
+class TooManyElements(ProtocolError):
+    """A frame has more array elements than may be decoded or encoded at once, or at all."""
+
+
 class BrokerError(Exception):
     """A broker refused an application's request.
 

@@ -15,6 +15,7 @@ MAY_IMPORT = {
     " client.net client.serialization client.producer",
     "broker": "",
     "broker.clock": "",
+    "broker.defects": "",
     "broker.disk": "protocol broker.log.files",
     "broker.errors": "protocol",
     "broker.histogram": "",
@@ -36,11 +37,12 @@ MAY_IMPORT = {
     " broker.metadata.cache broker.metadata.orders"
     " broker.histogram broker.turns broker.replication",
     "broker.controller": "protocol client.net.network client.net.channel broker.config"
-    " broker.errors broker.log"
+    " broker.defects broker.errors broker.log"
     " broker.metadata broker.turns broker.controller",
     "broker.groups": "protocol broker.config broker.errors broker.log broker.metadata.model"
     " broker.replication broker.groups",
-    "broker.server": "protocol client.net.network broker.config broker.errors broker.log"
+    "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
+    " broker.log"
     " broker.metadata.model broker.replication broker.controller broker.groups broker.machine"
     " broker.observe.readiness broker.histogram broker.turns broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",

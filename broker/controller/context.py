@@ -4,7 +4,7 @@ Everything here is a plain value or a plain call; only `Job.wait` waits.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.controller.store_retry import StoreRetry
+from minibroker.broker.defects import Defects
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.turns import Turns
 from minibroker.client.net.network import Network
@@ -41,7 +42,8 @@ Result = TypeVar("Result")
 class OwnBrokerHandlers:
     """The methods by which a controller's own broker obeys it; `now` is in s of trio's clock.
 
-    `notify(job)` wakes the request that waits for the job in the purgatory.
+    `notify(job)` wakes the request that waits for the job in the purgatory. `defects` counts the
+    requests whose plans failed.
     """
 
     obey_roles: Callable[[LeaderAndIsrRequest, float], LeaderAndIsrResponse]
@@ -50,6 +52,7 @@ class OwnBrokerHandlers:
     describe: Callable[[DescribeReplicasRequest, float], Turns[DescribeReplicasResponse]]
     notify: Callable[[Hashable], None]
     hand_over: Callable[[HandOverRequest, float], HandOverResponse]
+    defects: Defects = field(default_factory=Defects)
 
 
 @dataclass(frozen=True, slots=True)

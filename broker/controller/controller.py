@@ -38,6 +38,7 @@ import logging
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 import trio
@@ -53,10 +54,11 @@ from minibroker.broker.controller.moves import Move, plan_moves
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.prober import OrderProgress, Prober
 from minibroker.broker.controller.pushes import Acknowledgement
-from minibroker.broker.controller.requests import Request, refuse
+from minibroker.broker.controller.requests import Request, Response, refuse
 from minibroker.broker.controller.state import BrokerRegistration, State
 from minibroker.broker.controller.statistics import Statistics, count
 from minibroker.broker.controller.tails import TailComparison, Tails
+from minibroker.broker.defects import Defects, Stage
 from minibroker.broker.metadata.store import (
     Compare,
     Delete,
@@ -94,10 +96,32 @@ ANSWERED_AFTER_PUSHES: Final = (
     ControlledShutdownRequest,
 )
 
+# Requests that any client may send.
+OF_CLIENTS: Final = (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    CreatePartitionsRequest,
+    AlterConfigsRequest,
+    UnregisterBrokerRequest,
+)
+
 # Requests before which leaders hand over.
 NEEDS_HANDOVER: Final = (ElectLeadersRequest, ControlledShutdownRequest)
 
 log = logging.getLogger(__name__)
+
+
+def _failed(request: Request, defects: Defects, error: Exception) -> Response:
+    """Return the response to a request whose plan failed: nothing is written yet. Raises the
+    exception if no client has sent the request."""
+    if not isinstance(request, OF_CLIENTS):
+        raise error
+    reason = defects.record(type(request).__name__.removesuffix("Request"), Stage.PLAN, error)
+    return refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, reason)
+
+
+def _is_alteration(job: Job[Any]) -> bool:
+    return isinstance(job.request, AlterPartitionRequest)
 
 
 class ControllerLost(Exception):
@@ -137,7 +161,9 @@ class Controller:
         self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
         self._revision = 0  # of the registrations
         self._is_review_due = True
-        self._channels = Channels(context, active, epoch, self._get_state, self._on_acknowledged)
+        self._channels = Channels(
+            context, active, epoch, lambda: self._state, self._on_acknowledged
+        )
         self._deletions = Deletions()
         self._handovers = Handovers(
             context.config, self, self._channels.live, (active.node_id, epoch), trio.current_time()
@@ -278,7 +304,12 @@ class Controller:
     async def _do_jobs(self, nursery: trio.Nursery) -> None:
         """Do the first job, or all ALTER_PARTITION requests at the head of the queue."""
         jobs = self._next_jobs()
-        answers, plan = await self._plan([job.request for job in jobs])
+        requests = [job.request for job in jobs]
+        try:
+            answers, plan = await self._plan(requests)
+        except Exception as error:
+            answers = [_failed(requests[0], self._context.order_handlers.defects, error)]
+            plan = Plan(None, self._state)
         if not plan.writes:
             # An answer from memory is true only if no other controller has written.
             await self._write(())
@@ -293,9 +324,8 @@ class Controller:
                 self.answer(job, answer)
 
     def _next_jobs(self) -> list[Job[Any]]:
-        is_alteration = [isinstance(job.request, AlterPartitionRequest) for job in self._jobs]
-        count = (*is_alteration, False).index(False)
-        return [self._jobs[number] for number in range(max(count, 1))]
+        alterations = takewhile(_is_alteration, self._jobs)
+        return list(alterations) or [self._jobs[0]]
 
     async def _plan(self, requests: Sequence[Any]) -> tuple[Sequence[Any], Plan[Any]]:
         """Return an answer to each of the requests, and the plan."""
@@ -394,9 +424,6 @@ class Controller:
     @property
     def state(self) -> State:
         """The cluster as it was last written."""
-        return self._state
-
-    def _get_state(self) -> State:
         return self._state
 
     def _on_acknowledged(

@@ -68,6 +68,7 @@ def of_brokers(
     yield from of_readiness(answers)
     yield from of_clocks(brokers)
     yield from of_leases(answers)
+    yield from of_defects(answers)
     machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
     yield from of_versions(machines, version_here)
     for node_id, machine in machines.items():
@@ -206,6 +207,20 @@ def of_leases(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Findi
     if is_good:
         text = f"the metadata store answers the brokers within {max(1, round(slowest))} ms"
         yield Finding(Level.OK, text)
+
+
+def of_defects(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
+    """Report the defects of brokers that requests have met."""
+    for node_id, answer in answers.items():
+        for defect in answer.defects:
+            request = f"a {defect.request} request" if defect.request else "a request"
+            yield Finding(
+                Level.PROBLEM,
+                f"broker {node_id} has a defect: it failed to {defect.stage} {request}"
+                f" {defect.count} times ({defect.place})",
+                "report it with the traceback in that broker's log; each time only that request"
+                " failed",
+            )
 
 
 def of_versions(

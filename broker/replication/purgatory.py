@@ -29,7 +29,8 @@ class Parked(Generic[Answer]):
 
     `attempt(now)` returns the answer, or None to keep waiting; `expire()` returns the answer at
     `deadline()` (seconds on trio's clock), which an attempt may bring forward. Exactly one of
-    `attempt` and `expire` returns the answer that is sent.
+    `attempt` and `expire` returns the answer that is sent. An answer over many items may be a
+    generator, which the session runs.
     """
 
     keys: tuple[Hashable, ...]
@@ -66,7 +67,7 @@ class Purgatory:
     def __init__(self) -> None:
         # A dict as an ordered set: waiters wake in the order in which they came.
         self._waiters: dict[Hashable, dict[_Waiter, None]] = {}
-        self._watches: dict[Hashable, tuple[Watch, ...]] = {}
+        self._watches: dict[Hashable, dict[Watch, None]] = {}
 
     def notify(self, key: Hashable) -> None:
         """Let every waiter on `key` try again."""
@@ -79,14 +80,15 @@ class Purgatory:
             self.notify(watch)
 
     def watch(self, watch: Watch, key: Hashable) -> None:
-        """Record each notification of `key` in a watch, which does not watch it yet."""
-        self._watches[key] = (*self._watches.get(key, ()), watch)
+        """Record each notification of `key` in a watch."""
+        self._watches.setdefault(key, {})[watch] = None
 
     def unwatch(self, watch: Watch, key: Hashable) -> None:
         """Stop recording notifications of `key` in a watch."""
-        left = tuple([each for each in self._watches.pop(key, ()) if each is not watch])
-        if left:
-            self._watches[key] = left
+        watches = self._watches.get(key, {})
+        watches.pop(watch, None)
+        if not watches:
+            self._watches.pop(key, None)
 
     async def wait_for_answer(self, parked: Parked[Answer]) -> Answer:
         """Wait until the request can be answered or its time is up; return the answer.

@@ -1,13 +1,23 @@
 """The table of handlers by api, and the one function that looks a request up in it.
 
-A handler is a plain function `handle(services, request, now)`. It returns the answer; a `Parked`
-answer that is not ready yet; a generator that makes a long answer in turns; or None if the protocol
-has no answer (PRODUCE with acks=0). `now` is trio's clock in seconds. Only JOIN_GROUP remembers its
-sender. Its handler gets the sender as well, so it is not in the table.
+A handler is a plain function `handle(services, request, now)`. `now` is trio's clock in seconds. It
+returns one of:
+
+* the response;
+* a `Parked` response that is not ready yet. A response over many items may be a generator there;
+* a generator, for a request over many items: it pauses, and returns one of the above. The session
+  runs it to its end before it handles the next request of the connection. Requests of others are
+  handled while it pauses, so it checks again after a pause what they may have changed;
+* None if the protocol has no response (PRODUCE with acks=0).
+
+The table also says for each handler whether an unexpected exception in it may have left state half
+changed (`Effect`, `defects.py`). JOIN_GROUP and FETCH remember their sender. Their handlers get the
+sender as well, so they are not in the table.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.groups.member import Client
 from minibroker.broker.replication.purgatory import Parked
@@ -29,56 +39,107 @@ from minibroker.broker.server.handlers import (
 )
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Turns
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
 from minibroker.protocol.messages import RequestEnvelope
+from minibroker.protocol.messages.delete_records import DeleteRecordsRequest
+from minibroker.protocol.messages.produce import ProduceRequest
 
 HandlerResult: TypeAlias = object | Parked[Any] | Turns[Any] | None
-Handler: TypeAlias = Callable[[Services, Any, float], HandlerResult]
+Handle: TypeAlias = Callable[[Services, Any, float], HandlerResult]
 # Serves one request of a peer (host:port); the last argument is `now`.
 Dispatch: TypeAlias = Callable[[Services, RequestEnvelope, str, float], HandlerResult]
 
+
+class Effect(Enum):
+    """What a handler, and the attempts of what it parks, do to the broker's state."""
+
+    READS = "reads"  # an unexpected exception ends its connection
+    CHANGES = "changes"  # an unexpected exception ends the broker
+
+
+class Handler(NamedTuple):
+    """The handler of an api."""
+
+    handle: Handle
+    effect: Effect
+
+
+def _reads(handle: Handle) -> Handler:
+    return Handler(handle, Effect.READS)
+
+
+def _changes(handle: Handle) -> Handler:
+    return Handler(handle, Effect.CHANGES)
+
+
+def _produce(services: Services, request: ProduceRequest, now: float) -> HandlerResult:
+    handle = produce.handle_in_turns if produce.is_large(request) else produce.handle
+    return handle(services, request, now)
+
+
+def _delete_records(services: Services, request: DeleteRecordsRequest, now: float) -> HandlerResult:
+    is_large = len(request.partitions) > ELEMENTS_AT_ONCE
+    handle = delete_records.handle_in_turns if is_large else delete_records.handle
+    return handle(services, request, now)
+
+
 HANDLERS: Final[dict[int, Handler]] = {
-    ApiKey.PRODUCE: produce.handle,
-    ApiKey.FETCH: fetch.handle,
-    ApiKey.LIST_OFFSETS: offsets.list_offsets,
-    ApiKey.METADATA: metadata.handle,
-    ApiKey.LEADER_AND_ISR: control.leader_and_isr,
-    ApiKey.STOP_REPLICA: control.stop_replica,
-    ApiKey.UPDATE_METADATA: control.update_metadata,
-    ApiKey.CONTROLLED_SHUTDOWN: control.controlled_shutdown,
-    ApiKey.OFFSET_COMMIT: group_offsets.commit,
-    ApiKey.OFFSET_FETCH: group_offsets.fetch,
-    ApiKey.FIND_COORDINATOR: groups.find_coordinator,
-    ApiKey.HEARTBEAT: groups.heartbeat,
-    ApiKey.LEAVE_GROUP: groups.leave,
-    ApiKey.SYNC_GROUP: groups.sync,
-    ApiKey.DESCRIBE_GROUPS: groups.describe,
-    ApiKey.LIST_GROUPS: groups.list_groups,
-    ApiKey.API_VERSIONS: versions.handle,
-    ApiKey.CREATE_TOPICS: topics.create,
-    ApiKey.DELETE_TOPICS: topics.delete,
-    ApiKey.DELETE_RECORDS: delete_records.handle,
-    ApiKey.INIT_PRODUCER_ID: producer_id.handle,
-    ApiKey.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
-    ApiKey.DESCRIBE_CONFIGS: configs.describe,
-    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-    ApiKey.DELETE_GROUPS: groups.delete,
-    ApiKey.ELECT_LEADERS: leaders.elect,
-    ApiKey.ALTER_CONFIGS: configs.alter,
-    ApiKey.OFFSET_DELETE: group_offsets.delete,
-    ApiKey.ALTER_PARTITION: control.alter_partition,
-    ApiKey.UNREGISTER_BROKER: broker.unregister,
-    ApiKey.DESCRIBE_REPLICAS: control.describe_replicas,
-    ApiKey.DESCRIBE_BROKER: broker.describe,
-    ApiKey.PROBE: control.probe,
-    ApiKey.HAND_OVER: leaders.hand_over,
+    ApiKey.PRODUCE: _changes(_produce),
+    ApiKey.LIST_OFFSETS: _reads(offsets.list_offsets),
+    ApiKey.METADATA: _reads(metadata.handle),
+    ApiKey.LEADER_AND_ISR: _changes(control.leader_and_isr),
+    ApiKey.STOP_REPLICA: _changes(control.stop_replica),
+    ApiKey.UPDATE_METADATA: _changes(control.update_metadata),
+    ApiKey.CONTROLLED_SHUTDOWN: _changes(control.controlled_shutdown),
+    ApiKey.OFFSET_COMMIT: _changes(group_offsets.commit),
+    ApiKey.OFFSET_FETCH: _reads(group_offsets.fetch),
+    ApiKey.FIND_COORDINATOR: _reads(groups.find_coordinator),
+    ApiKey.HEARTBEAT: _changes(groups.heartbeat),
+    ApiKey.LEAVE_GROUP: _changes(groups.leave),
+    ApiKey.SYNC_GROUP: _changes(groups.sync),
+    ApiKey.DESCRIBE_GROUPS: _reads(groups.describe),
+    ApiKey.LIST_GROUPS: _reads(groups.list_groups),
+    ApiKey.API_VERSIONS: _reads(versions.handle),
+    ApiKey.CREATE_TOPICS: _changes(topics.create),
+    ApiKey.DELETE_TOPICS: _changes(topics.delete),
+    ApiKey.DELETE_RECORDS: _changes(_delete_records),
+    ApiKey.INIT_PRODUCER_ID: _changes(producer_id.handle),
+    ApiKey.OFFSETS_FOR_LEADER_EPOCH: _reads(offsets.offsets_for_leader_epoch),
+    ApiKey.DESCRIBE_CONFIGS: _reads(configs.describe),
+    ApiKey.CREATE_PARTITIONS: _changes(topics.create_partitions),
+    ApiKey.DELETE_GROUPS: _changes(groups.delete),
+    ApiKey.ELECT_LEADERS: _changes(leaders.elect),
+    ApiKey.ALTER_CONFIGS: _changes(configs.alter),
+    ApiKey.OFFSET_DELETE: _changes(group_offsets.delete),
+    ApiKey.ALTER_PARTITION: _changes(control.alter_partition),
+    ApiKey.UNREGISTER_BROKER: _changes(broker.unregister),
+    ApiKey.DESCRIBE_REPLICAS: _reads(control.describe_replicas),
+    ApiKey.DESCRIBE_BROKER: _reads(broker.describe),
+    ApiKey.PROBE: _changes(control.probe),
+    ApiKey.HAND_OVER: _changes(leaders.hand_over),
 }
-assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced is served"
+assert {*HANDLERS, ApiKey.JOIN_GROUP, ApiKey.FETCH} == {*ApiKey}, "each announced api is served"
+
+
+def effect_of(envelope: RequestEnvelope) -> Effect:
+    """Return what serving this request does to the broker's state.
+
+    A consumer's FETCH changes at most its own fetch session, which is closed after an exception. A
+    follower's FETCH moves the high watermark.
+    """
+    if envelope.api_key == ApiKey.FETCH:
+        return Effect.CHANGES if envelope.message.replica_id >= 0 else Effect.READS
+    handler = HANDLERS.get(envelope.api_key)
+    return Effect.CHANGES if handler is None else handler.effect
 
 
 def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> HandlerResult:
     """Serve one request of a peer. The decoder has checked that api and version are known."""
+    if envelope.api_key == ApiKey.FETCH:
+        is_large = len(envelope.message.partitions) > ELEMENTS_AT_ONCE
+        handle = fetch.handle_in_turns if is_large else fetch.handle
+        return handle(services, envelope.message, now, peer)
     if envelope.api_key == ApiKey.JOIN_GROUP:
         client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])
         return groups.join(services, envelope.message, client, now)
-    return HANDLERS[envelope.api_key](services, envelope.message, now)
+    return HANDLERS[envelope.api_key].handle(services, envelope.message, now)

@@ -23,15 +23,22 @@ that got data names the partition again with its next offset, so it comes last t
 There are `slots` sessions. One that was idle for `IDLE_S_MAX` is dropped at the next request of any
 reader: its own reader is probably gone, and it keeps deleted partitions in memory. When all slots
 are taken, a reader gets no session and sends full requests, which always works.
+
+Their memory counts with that of requests (`request_memory.py`). Where that is too much, the largest
+session is closed whose last connection has ended, or else the largest of all connections and
+sessions. A session's reader then gets FETCH_SESSION_ID_NOT_FOUND, and opens another.
 """
 
+import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, cast
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Purgatory, Watch
 from minibroker.broker.replication.roles import LastFetch, Leader, Progress
+from minibroker.broker.server.request_memory import ELEMENT_BYTES, RequestMemory
+from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
@@ -42,6 +49,8 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetched,
 )
 from minibroker.protocol.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 IDLE_S_MAX = 120.0
 SESSION_ID_MAX = 2**31 - 1
@@ -82,16 +91,20 @@ class Wanted:
 
 class FetchSession:
     """The partitions that one reader wants. `next_epoch` is the only valid session epoch of its
-    next request. `watch` is registered under each of the partitions in the purgatory.
+    next request. `watch` is registered under each of the partitions in the purgatory. `peer` is the
+    connection (host:port) of the last request, `is_abandoned` once that has ended.
     """
 
     __slots__ = (
         "_awake",
         "_purgatory",
         "_wanted",
+        "is_abandoned",
         "last_fetch",
         "last_used",
         "next_epoch",
+        "on_hang_up",
+        "peer",
         "replica_id",
         "session_id",
         "watch",
@@ -104,6 +117,9 @@ class FetchSession:
         self.last_used = now
         self.last_fetch = LastFetch()
         self.watch = Watch()
+        self.peer = ""
+        self.is_abandoned = False
+        self.on_hang_up: Callable[[], None] = lambda: None
         self._purgatory = purgatory
         self._wanted: dict[TopicPartition, Wanted] = {}
         # The partitions that do not rest, in the order in which answers are filled.
@@ -114,19 +130,20 @@ class FetchSession:
         self.next_epoch = 1 if self.next_epoch == SESSION_EPOCH_MAX else self.next_epoch + 1
         self.last_used = now
 
-    def update(
-        self, partitions: Iterable[PartitionFetch], forgotten: Iterable[TopicPartition]
-    ) -> None:
-        """Drop forgotten partitions, and put new or changed ones at the end of the order.
+    def forget(self, names: Iterable[TopicPartition]) -> None:
+        """Drop partitions.
 
-        A reader that names a partition in both starts over with it: it may not have used the
-        answers before.
+        A reader that forgets a partition and names it again in one request starts over with it: it
+        may not have used the answers before.
         """
-        for name in forgotten:
+        for name in names:
             gone = self._wanted.pop(TopicPartition(*name), None)
             if gone is not None:
                 self._remove_awake(gone)
                 self._purgatory.unwatch(self.watch, gone.name)
+
+    def update(self, partitions: Iterable[PartitionFetch]) -> None:
+        """Put new or changed partitions at the end of the order."""
         for request in partitions:
             wanted = Wanted(request)
             before = self._wanted.get(wanted.name)
@@ -143,6 +160,16 @@ class FetchSession:
     def is_empty(self) -> bool:
         """Whether the session has no partition."""
         return not self._wanted
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the session takes."""
+        return ELEMENT_BYTES * len(self._wanted)
+
+    def hang_up(self, reason: str) -> None:
+        """Close the session, because requests take too much memory."""
+        logger.warning("closing the fetch session of %s: %s", self.peer or "a reader", reason)
+        self.on_hang_up()
 
     def awake(self) -> list[Wanted]:
         """Return the partitions that may have news."""
@@ -240,26 +267,56 @@ class FetchSessions:
 
     session_type: ClassVar[type[FetchSession]] = FetchSession
 
-    def __init__(self, rng: random.Random, slots: int, purgatory: Purgatory) -> None:
+    def __init__(
+        self, rng: random.Random, slots: int, purgatory: Purgatory, memory: RequestMemory
+    ) -> None:
         self._rng = rng
         self._slots = slots
         self._purgatory = purgatory
+        self._memory = memory
         # In the order of last use, so that the ones to drop come first.
         self._sessions: dict[int, FetchSession] = {}
 
-    def context(self, request: FetchRequest, now: float) -> FetchContext:
-        """Return a request's context. Raises `Refused` for an unknown id or a wrong epoch."""
+    def context(self, request: FetchRequest, now: float, peer: str = "") -> FetchContext:
+        """As `context_in_turns`, without pauses."""
+        return without_pause(self.context_in_turns(request, now, peer))
+
+    def context_in_turns(self, request: FetchRequest, now: float, peer: str) -> Turns[FetchContext]:
+        """Return the context of a peer's request; pause after some hundred partitions.
+
+        Raises `Refused` for an unknown id or a wrong epoch, and for a session that was closed
+        meanwhile.
+        """
         self._drop_idle(now)
         if request.session_epoch not in (SESSION_EPOCH_NONE, SESSION_EPOCH_OPEN):
             session = self._continue(request, now)
-            session.update(request.partitions, request.forgotten)
+            yield from self._update(session, request, peer)
             return FetchContext((), session, is_incremental=True)
-        self._close(request.session_id)
+        self.close(request.session_id)
         if request.session_epoch == SESSION_EPOCH_OPEN and len(self._sessions) < self._slots:
             session = self._open(request.replica_id, now)
-            session.update(request.partitions, ())
+            yield from self._update(session, request, peer)
             return FetchContext((), session, is_incremental=False)
-        return FetchContext([*map(Wanted, request.partitions)], None, is_incremental=False)
+        wanted: dict[TopicPartition, Wanted] = {}
+        for some in at_once(request.partitions):
+            for each in map(Wanted, some):
+                wanted[each.name] = each
+            if len(some) == AT_ONCE:
+                yield
+        return FetchContext([*wanted.values()], None, is_incremental=False)
+
+    def close(self, session_id: int) -> None:
+        """Close a session, if there is one of this id."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+            self._memory.set_held(session, 0)
+
+    def abandon(self, peer: str) -> None:
+        """Record that a connection has ended: its sessions are the first to go."""
+        for session in self._sessions.values():
+            if session.peer == peer:
+                session.is_abandoned = True
 
     def statistics(self) -> int:
         """Return the number of sessions."""
@@ -270,18 +327,26 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < IDLE_S_MAX:
                 return
-            self._close(oldest.session_id)
+            self.close(oldest.session_id)
 
-    def _close(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            session.close()
+    def _update(self, session: FetchSession, request: FetchRequest, peer: str) -> Turns[None]:
+        session.peer, session.is_abandoned = peer, False
+        session.forget(request.forgotten)
+        for some in at_once(request.partitions):
+            session.update(some)
+            self._memory.set_held(session, session.size)
+            if len(some) == AT_ONCE:
+                yield
+            if self._sessions.get(session.session_id) is not session:
+                what = "the fetch session takes too much memory"
+                raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, what)
 
     def _open(self, replica_id: int, now: float) -> FetchSession:
         session_id = self._rng.randint(1, SESSION_ID_MAX)
         while session_id in self._sessions:
             session_id = self._rng.randint(1, SESSION_ID_MAX)
         session = self.session_type(session_id, replica_id, self._purgatory, now)
+        session.on_hang_up = lambda: self.close(session_id)
         self._sessions[session_id] = session
         return session
 

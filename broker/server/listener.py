@@ -22,7 +22,6 @@ from typing import NamedTuple
 import trio
 
 from minibroker.broker.server.dispatch import Dispatch, dispatch
-from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.services import Services
 from minibroker.broker.server.session import Session
 from minibroker.client.net.network import Listener, Network, Stream
@@ -81,7 +80,6 @@ class Acceptor:
         self._listeners = listeners
         self._dispatch = dispatch
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.memory = RequestMemory(services.config.queued_max_request_bytes)
         # A dict as an ordered set.
         self._sessions: dict[Session, None] = {}
         self._is_refusing = False
@@ -101,7 +99,7 @@ class Acceptor:
             stream = await self._accept(self._listeners[name])
             if len(self._sessions) < self._services.config.max_connections:
                 self._is_refusing = False
-                session = Session(services, stream, self._buffer, self.memory, self._dispatch)
+                session = Session(services, stream, self._buffer, self._dispatch)
                 self._sessions[session] = None
                 self._taken += 1
                 nursery.start_soon(self._serve, session)

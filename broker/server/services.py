@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.defects import Defects
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.machine import MachineFacts
@@ -20,6 +21,7 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
@@ -51,6 +53,7 @@ class Services:
     replicas: Replicas
     purgatory: Purgatory
     controller: ControllerNode
+    memory: RequestMemory
     fetch_sessions: FetchSessions
     groups: Coordinator
     times: RequestTimes
@@ -60,6 +63,7 @@ class Services:
     silent_leaders: Callable[[float], Sequence[int]] = lambda now: ()
     listener: str = PLAINTEXT
     clients: ConnectedClients = field(default_factory=ConnectedClients)
+    defects: Defects = field(default_factory=Defects)
 
     @property
     def image(self) -> ClusterImage:

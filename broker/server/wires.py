@@ -6,30 +6,48 @@ preface, read as a number, is larger than any allowed length, so the two cannot 
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
+from minibroker.broker.turns import Turns
+from minibroker.protocol.constants import ELEMENTS_AT_ONCE, PREFACE, ApiKey, ErrorCode
+from minibroker.protocol.errors import TooManyElements
 from minibroker.protocol.kafka import wire as kafka
 from minibroker.protocol.messages import RequestEnvelope, UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.rpc import codec as rpc
-from minibroker.protocol.types import Part, Slice
+from minibroker.protocol.types import Part, Records, Slice
 
 START_BYTES: Final = len(PREFACE)
 
-# The correlation id and the answer become the parts of a frame.
-Encode: TypeAlias = Callable[[int, Any], list[Part]]
+
+class ResponseEncoder(Protocol):
+    """Encodes the responses to one kind of request as the parts of a frame.
+
+    Both methods take the correlation id and the response, and raise `ProtocolError` for a response
+    that cannot be encoded.
+    """
+
+    def encode(self, correlation_id: int, response: Any) -> list[Part]:
+        """Encode a response. Raises `TooManyElements` for one that `in_turns` may encode."""
+
+    def in_turns(self, correlation_id: int, response: Any) -> Turns[list[Part]]:
+        """Encode a response with pauses."""
+
+
+Decoded: TypeAlias = tuple[RequestEnvelope, ResponseEncoder]
 
 
 class Wire(NamedTuple):
     """A wire: how frames are decoded into requests.
 
-    `decode_request` takes a frame without its length, and also returns the encoder of the answer.
-    It raises `ProtocolError`. ApiVersions is served in all versions.
+    `decode_request` takes a frame without its length, and also returns the encoder of the response.
+    It raises `ProtocolError`, of the kind `TooManyElements` for a request that
+    `decode_request_in_turns` may decode. ApiVersions is served in all versions.
     """
 
     name: str
-    decode_request: Callable[[memoryview], tuple[RequestEnvelope, Encode]]
+    decode_request: Callable[[memoryview], Decoded]
+    decode_request_in_turns: Callable[[memoryview], Turns[Decoded]]
 
 
 def wire_of(start: bytes) -> tuple[Wire, bytes]:
@@ -37,30 +55,57 @@ def wire_of(start: bytes) -> tuple[Wire, bytes]:
     return (MSGPACK, b"") if start == PREFACE else (KAFKA, start)
 
 
-def _decode_msgpack(frame: memoryview) -> tuple[RequestEnvelope, Encode]:
+def _decode_msgpack(frame: memoryview) -> Decoded:
     try:
-        return rpc.decode_request(frame), _encode_msgpack
+        envelope = rpc.decode_request(frame)
+        is_produce = envelope.api_key == ApiKey.PRODUCE
+        if is_produce and len(envelope.message.partitions) > ELEMENTS_AT_ONCE:
+            # Its batches are appended in turns, so they must not be views of the shared buffer.
+            raise TooManyElements("many batches")
+        return envelope, _MSGPACK_ENCODER
     except UnsupportedVersion as error:
         if error.api_key != ApiKey.API_VERSIONS:
             raise
         envelope = RequestEnvelope(
             error.api_key, error.version, error.correlation_id, None, ApiVersionsRequest()
         )
-        return envelope, _encode_unsupported
+        return envelope, _UNSUPPORTED_ENCODER
 
 
-def _encode_msgpack(correlation_id: int, answer: Any) -> list[Part]:
-    header, records = rpc.encode_response(correlation_id, answer)
+def _decode_msgpack_in_turns(frame: memoryview) -> Turns[Decoded]:
+    return (yield from rpc.decode_request_in_turns(frame)), _MSGPACK_ENCODER
+
+
+class _MsgpackEncoder:
+    """The encoder of all responses on the msgpack wire."""
+
+    def encode(self, correlation_id: int, response: Any) -> list[Part]:
+        """Encode a response."""
+        if rpc.is_large_response(response):
+            raise TooManyElements("a large response")
+        return _parts(*rpc.encode_response(correlation_id, response))
+
+    def in_turns(self, correlation_id: int, response: Any) -> Turns[list[Part]]:
+        """Encode a response with pauses."""
+        return _parts(*(yield from rpc.encode_response_in_turns(correlation_id, response)))
+
+
+class _UnsupportedEncoder(_MsgpackEncoder):
+    """For a client that asked in a version from the future: it learns which one to ask in."""
+
+    def encode(self, correlation_id: int, response: ApiVersionsResponse) -> list[Part]:
+        """Encode a refusal, with the served apis."""
+        refused = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, response.apis)
+        return super().encode(correlation_id, refused)
+
+
+def _parts(header: bytes, records: list[Records]) -> list[Part]:
     # What a broker answers with: each partition's records are slices of its log.
     slices: list[Sequence[Slice]] = records  # type: ignore[assignment]
     return [header, *chain.from_iterable(slices)]
 
 
-def _encode_unsupported(correlation_id: int, answer: ApiVersionsResponse) -> list[Part]:
-    """For a client that asked in a version from the future: it learns which one to ask in."""
-    refused = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, answer.apis)
-    return _encode_msgpack(correlation_id, refused)
-
-
-MSGPACK: Final = Wire("msgpack", _decode_msgpack)
-KAFKA: Final = Wire("kafka", kafka.decode_request)
+_MSGPACK_ENCODER: Final = _MsgpackEncoder()
+_UNSUPPORTED_ENCODER: Final = _UnsupportedEncoder()
+MSGPACK: Final = Wire("msgpack", _decode_msgpack, _decode_msgpack_in_turns)
+KAFKA: Final = Wire("kafka", kafka.decode_request, kafka.decode_request_in_turns)

@@ -3,29 +3,40 @@
     request = key i16 | version i16 | correlation id i32 | client id string? | body
     answer  = correlation id i32 | body
 
+A request or a response with many elements is converted in turns: the functions without pauses raise
+`TooManyElements` for it, and each has a generator beside it.
+
 With ApiVersions a client finds out which requests it may send. An unknown version of it is answered
 in version 0, with UNSUPPORTED_VERSION and all served apis; its answers have the same header in all
 versions. An unknown version of any other api ends the connection.
 """
 
-from collections.abc import Callable
+from collections.abc import Generator
 from functools import cache
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import (
+    ELEMENTS_AT_ONCE,
+    SMALL_REQUEST_BYTES_MAX,
+    ApiKey,
+    ErrorCode,
+)
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
-from minibroker.protocol.kafka.apis import API_VERSIONS
-from minibroker.protocol.kafka.codec import decode, encode, skip_tags
+from minibroker.protocol.kafka.apis import API_VERSIONS, PRODUCE
+from minibroker.protocol.kafka.codec import (
+    decode,
+    decode_in_turns,
+    encode,
+    encode_in_turns,
+    skip_tags,
+)
 from minibroker.protocol.kafka.schema import Version, parse
 from minibroker.protocol.messages import RequestEnvelope, UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.types import Part
-
-# Takes the correlation id and the answer; returns the parts of a frame.
-Encode: TypeAlias = Callable[[int, Any], list[Part]]
 
 _START: Final = Struct(">hhi")
 _ANSWER_START: Final = Struct(">ii")
@@ -33,13 +44,42 @@ _LENGTH_BYTES: Final = 4
 _CLIENT: Final = parse("RequestHeader", "client_id:string?")
 
 
-def decode_request(frame: memoryview) -> tuple[RequestEnvelope, Encode]:
-    """Decode a request from a frame without its length; return it and its answer's encoder.
+class _Header(NamedTuple):
+    """The header of a request; its body begins at byte `end` of the frame."""
+
+    adapter: Adapter
+    version: Version
+    correlation_id: int
+    client_id: str | None
+    end: int
+
+    @property
+    def is_flexible(self) -> bool:
+        """Whether the body has the flexible encoding."""
+        return self.adapter.api.is_flexible(self.version)
+
+    def request(
+        self, frame: memoryview, asked: Any, at: int
+    ) -> tuple[RequestEnvelope, "ResponseEncoder"]:
+        """Return the request whose body was decoded up to byte `at`, and its response's encoder."""
+        if at != len(frame):
+            raise ProtocolError(f"{len(frame) - at} bytes behind a request's last field")
+        adapter, version = self.adapter, self.version
+        message = adapter.request(asked, version)
+        envelope = RequestEnvelope(
+            adapter.key, version, self.correlation_id, self.client_id, message
+        )
+        return envelope, encoder_of(adapter.api.key, version)
+
+
+def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder"]:
+    """Decode a request from a frame without its length; return it and its response's encoder.
 
     Records are views of `frame`.
 
-    Raises `UnsupportedVersion` for an api or a version that is not served, `ProtocolError` for
-    bytes that are no request.
+    Raises `UnsupportedVersion` for an api or a version that is not served, `TooManyElements` for a
+    request that `decode_request_in_turns` may decode, `ProtocolError` for bytes that are no
+    request.
     """
     if len(frame) < _START.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no header")
@@ -51,37 +91,91 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, Encode]:
         unknown = RequestEnvelope(
             ApiKey.API_VERSIONS, version, correlation_id, None, ApiVersionsRequest()
         )
-        return unknown, _encode_unsupported
-    api = adapter.api
-    is_flexible = api.is_flexible(version)
+        return unknown, UNSUPPORTED
+    header = _header(frame, adapter)
+    shape = adapter.api.request
+    asked, at = decode(
+        shape,
+        version,
+        frame,
+        header.end,
+        is_flexible=header.is_flexible,
+        elements_max=ELEMENTS_AT_ONCE,
+    )
+    return header.request(frame, asked, at)
+
+
+def decode_request_in_turns(
+    frame: memoryview,
+) -> Generator[None, None, tuple[RequestEnvelope, "ResponseEncoder"]]:
+    """Decode a request for which `decode_request` raised `TooManyElements`, with pauses. Nobody may
+    change `frame` meanwhile."""
+    header = _header(frame, ADAPTERS[_START.unpack_from(frame)[0]])
+    shape = header.adapter.api.request
+    asked, at = yield from decode_in_turns(
+        shape, header.version, frame, header.end, is_flexible=header.is_flexible
+    )
+    return header.request(frame, asked, at)
+
+
+def _header(frame: memoryview, adapter: Adapter) -> _Header:
+    key, version, correlation_id = _START.unpack_from(frame)
+    if len(frame) > SMALL_REQUEST_BYTES_MAX and key != PRODUCE.key:
+        raise ProtocolError(
+            f"{adapter.api.name} with {len(frame)} bytes; it may have {SMALL_REQUEST_BYTES_MAX}"
+        )
     (client_id,), at = decode(_CLIENT, 0, frame, _START.size)
-    if is_flexible:
-        at = skip_tags(frame, at)
-    asked, at = decode(api.request, version, frame, at, is_flexible=is_flexible)
-    if at != len(frame):
-        raise ProtocolError(f"{len(frame) - at} bytes behind a request's last field")
-    message = adapter.request(asked, version)
-    envelope = RequestEnvelope(adapter.key, version, correlation_id, client_id, message)
-    return envelope, _encoder_of(key, version)
+    if adapter.api.is_flexible(version):
+        at, _ = skip_tags(frame, at, ELEMENTS_AT_ONCE)
+    return _Header(adapter, version, correlation_id, client_id, at)
+
+
+class ResponseEncoder:
+    """Encodes the responses of one api and version as frames.
+
+    Both methods raise `ProtocolError` if this version cannot express the response, or if that is
+    too large.
+    """
+
+    def __init__(self, adapter: Adapter, version: Version) -> None:
+        self._adapter = adapter
+        self._version = version
+        self._is_flexible = adapter.api.is_flexible(version)
+
+    def encode(self, correlation_id: int, response: Any) -> list[Part]:
+        """Encode a response. Raises `TooManyElements` for one that `in_turns` may encode."""
+        value = self._adapter.response(response, self._version)
+        shape, is_flexible = self._adapter.api.response, self._is_flexible
+        parts = encode(
+            shape, self._version, value, is_flexible=is_flexible, elements_max=ELEMENTS_AT_ONCE
+        )
+        return _framed(correlation_id, parts)
+
+    def in_turns(self, correlation_id: int, response: Any) -> Generator[None, None, list[Part]]:
+        """Encode a response of any number of elements, with pauses."""
+        value = self._adapter.response(response, self._version)
+        shape, is_flexible = self._adapter.api.response, self._is_flexible
+        parts = yield from encode_in_turns(shape, self._version, value, is_flexible=is_flexible)
+        return _framed(correlation_id, parts)
+
+
+class _UnsupportedEncoder(ResponseEncoder):
+    """Encodes the response to ApiVersions in an unknown version."""
+
+    def encode(self, correlation_id: int, response: Any) -> list[Part]:
+        """Encode a refusal, with the served apis."""
+        return super().encode(correlation_id, ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION))
+
+
+UNSUPPORTED: Final = _UnsupportedEncoder(ADAPTERS[API_VERSIONS.key], 0)
 
 
 @cache
-def _encoder_of(key: int, version: Version) -> Encode:
-    adapter = ADAPTERS[key]
-    return lambda correlation_id, answer: encode_response(adapter, version, correlation_id, answer)
+def encoder_of(key: int, version: Version) -> ResponseEncoder:
+    """Return the encoder of an api's responses in a version."""
+    return ResponseEncoder(ADAPTERS[key], version)
 
 
-def encode_response(
-    adapter: Adapter, version: Version, correlation_id: int, answer: Any
-) -> list[Part]:
-    """Encode an answer as a frame. Raises `ProtocolError` if this version cannot express it."""
-    api = adapter.api
-    value = adapter.response(answer, version)
-    parts = encode(api.response, version, value, is_flexible=api.is_flexible(version))
+def _framed(correlation_id: int, parts: list[Part]) -> list[Part]:
     size = _ANSWER_START.size - _LENGTH_BYTES + sum(map(len, parts))
     return [_ANSWER_START.pack(size, correlation_id), *parts]
-
-
-def _encode_unsupported(correlation_id: int, answer: ApiVersionsResponse) -> list[Part]:
-    refused = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION)
-    return encode_response(ADAPTERS[API_VERSIONS.key], 0, correlation_id, refused)

@@ -49,6 +49,17 @@ class ConnectedClient:
 
 
 @dataclass(frozen=True, slots=True)
+class DefectCount:
+    """How often the broker failed to do something (`stage`) for a request of this kind, since its
+    start; `place` is the exception and the line that raised it."""
+
+    request: str = ""
+    stage: str = ""
+    place: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeBrokerResponse:
     """A broker, ready unless there are `reasons`: texts for the operator.
 
@@ -57,7 +68,7 @@ class DescribeBrokerResponse:
     `session_timeout_ms`; the last renewal was requested `renewal_age_ms` ago (-1: never) and took
     the store `renewal_us` microseconds. `wall_ms` is the broker's wall clock. `machine` is nil
     unless it was requested. `clients` are the kinds that sent requests; kinds beyond 64 are
-    counted as "others".
+    counted as "others". `defects` are the kinds of unexpected exceptions that requests met.
     """
 
     node_id: int = NO_NODE
@@ -73,6 +84,7 @@ class DescribeBrokerResponse:
     renewal_us: int = 0
     machine: MachineDescription | None = None
     clients: tuple[ConnectedClient, ...] = ()
+    defects: tuple[DefectCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,14 @@ Received bytes are not trusted: every value is checked for its type, integers fo
 `ProtocolError` is the only exception. Memory is bounded before it is allocated: an array in msgpack
 states its length first, and a thousand nested claims in a small frame would reserve gigabytes, so a
 header of more than a few hundred bytes is first walked without building anything.
+
+A byte of a header can take a third of a microsecond to unpack. A request with a larger header than
+`HEADER_AT_ONCE_BYTES` is decoded in turns, by its message's types: `decode_request` raises
+`TooManyElements` for it. A response with many elements is encoded in turns.
 """
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from itertools import repeat
@@ -30,12 +34,16 @@ from typing import Any, TypeAlias
 import msgpack  # type: ignore[import-untyped]
 
 from minibroker.protocol.constants import (
+    ELEMENTS_AT_ONCE,
+    ELEMENTS_MAX,
     HEADER_BYTES_MAX,
     INT64_MAX,
     REQUEST_HEADER_BYTES_MAX,
+    SMALL_REQUEST_BYTES_MAX,
+    ApiKey,
 )
-from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS, RequestEnvelope, UnsupportedVersion
+from minibroker.protocol.errors import ProtocolError, TooManyElements
+from minibroker.protocol.messages import APIS, Api, RequestEnvelope, UnsupportedVersion
 from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records, records_size
 
 _PREFIX = Struct(">II")
@@ -43,11 +51,20 @@ _HEADER_LENGTH = Struct(">I")
 _UNSIGNED_64 = b"\xcf"  # the first byte of an integer above INT64_MAX
 # Up to this size false lengths cannot reserve more than 2 MB.
 _UNWALKED_BYTES_MAX = 512
+# A request with a larger header is decoded in turns.
+HEADER_AT_ONCE_BYTES = 16 * 1024
+# An element of an array that is at most so large is unpacked without a pause.
+_ELEMENT_AT_ONCE_BYTES = 4 * 1024
+# So many elements of a response's arrays are encoded without a pause. Each may have many itself.
+_ENCODED_AT_ONCE = 50
 
 # The types that msgpack encodes unchanged.
 _PLAIN = (int, bool, str, bytes)
 
 _API_OF = {int(key): api for key, api in APIS.items()}
+_REQUEST_PARTS = 6
+_RESPONSE_PARTS = 3
+_NIL = 0xC0
 _pack = msgpack.Packer(buf_size=64 * 1024).pack
 
 _Encode: TypeAlias = Callable[[Any, list[Records]], object]
@@ -78,26 +95,123 @@ def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Reco
     return prefix + header, blobs
 
 
+def is_large_response(message: Any) -> bool:
+    """Whether `encode_response_in_turns` is to encode a response."""
+    arrays = _array_fields(message.__class__)
+    return sum([len(getattr(message, name) or ()) for name in arrays]) > _ENCODED_AT_ONCE
+
+
+@cache
+def _array_fields(message_type: type) -> tuple[str, ...]:
+    """Return the names of a message's arrays."""
+    return tuple(
+        name
+        for name, hint in fields_of(message_type)
+        if element_of(without_none(hint) or hint) is not None
+    )
+
+
+def encode_response_in_turns(
+    correlation_id: int, message: Any
+) -> Generator[None, None, tuple[bytes, list[Records]]]:
+    """As `encode_response`, with pauses. Raises `ProtocolError` for a response that is too large
+    for clients (`HEADER_BYTES_MAX`)."""
+    blobs: list[Records] = []
+    packer = msgpack.Packer()
+    header = bytearray(packer.pack_array_header(_RESPONSE_PARTS) + packer.pack(correlation_id))
+    described = fields_of(message.__class__)
+    header += packer.pack_array_header(len(described))
+    for name, hint in described:
+        value, encode = getattr(message, name), _encoder(hint)
+        if type(value) is not tuple:
+            header += packer.pack(encode(value, blobs) if encode else value)
+            continue
+        header += packer.pack_array_header(len(value))
+        element = _encoder(element_of(without_none(hint) or hint))
+        for some in _at_once(value, _ENCODED_AT_ONCE):
+            header += b"".join(
+                packer.pack(element(each, blobs) if element else each) for each in some
+            )
+            if len(header) > HEADER_BYTES_MAX:
+                raise ProtocolError(f"a response has {HEADER_BYTES_MAX} bytes without its records")
+            yield
+    sizes = list(map(records_size, blobs))
+    header += packer.pack(sizes)
+    prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
+    return prefix + header, blobs
+
+
 def decode_request(frame: memoryview) -> RequestEnvelope:
     """Decode a request from a frame without its length; records are views of `frame`.
 
-    Raises `UnsupportedVersion` for an api or a version that is not served, `ProtocolError` for
-    bytes that are no request.
+    Raises `UnsupportedVersion` for an api or a version that is not served, `TooManyElements` for a
+    request that `decode_request_in_turns` may decode, `ProtocolError` for bytes that are no
+    request.
     """
+    if _header_size(frame) > HEADER_AT_ONCE_BYTES:
+        raise TooManyElements(f"a header of {_header_size(frame)} bytes")
     header, rest = _split(frame, REQUEST_HEADER_BYTES_MAX)
-    if len(header) < 6:
-        raise ProtocolError(f"a request header has 6 parts, not {len(header)}")
-    api_key, version, correlation_id, client_id, body, sizes = header[:6]
+    if len(header) < _REQUEST_PARTS:
+        raise ProtocolError(f"a request header has {_REQUEST_PARTS} parts, not {len(header)}")
+    api_key, version, correlation_id, client_id, body, sizes = header[:_REQUEST_PARTS]
+    api = _api_of(api_key, version, correlation_id, client_id, len(frame))
+    message = _decoder_of(api.request)(body, _blobs(rest, sizes))
+    return RequestEnvelope(api_key, version, correlation_id, client_id, message)
+
+
+def decode_request_in_turns(frame: memoryview) -> Generator[None, None, RequestEnvelope]:
+    """As `decode_request`, with pauses, for a request with a large header. Nobody may change
+    `frame` meanwhile. Raises `TooManyElements` above `ELEMENTS_MAX`."""
+    packed, rest = _packed_header(frame, REQUEST_HEADER_BYTES_MAX)
+    try:
+        return (yield from _decode_in_turns(packed, rest, len(frame)))
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a header that is not msgpack: {error!r}") from error
+
+
+def _decode_in_turns(
+    packed: bytes, rest: memoryview, size: int
+) -> Generator[None, None, RequestEnvelope]:
+    """The sizes of the blobs are behind the body, so the header is read twice."""
+    reader = _HeaderReader(packed)
+    parts = reader.array("a request header")
+    if parts < _REQUEST_PARTS:
+        raise ProtocolError(f"a request header has {_REQUEST_PARTS} parts, not {parts}")
+    api_key, version, correlation_id, client_id = (reader.value() for _ in range(4))
+    api = _api_of(api_key, version, correlation_id, client_id, size)
+    start = reader.position
+    reader.skip()
+    end = reader.position
+    sizes = [reader.value() for _ in range(reader.array("the sizes of blobs"))]
+    for _ in range(parts - _REQUEST_PARTS):
+        reader.skip()
+    if reader.position != len(packed):
+        raise ProtocolError("a header with bytes behind its end")
+    yield
+    body = _HeaderReader(packed[start:end])
+    message = yield from body.message(api.request, _blobs(rest, sizes))
+    return RequestEnvelope(api_key, version, correlation_id, client_id, message)
+
+
+def _api_of(
+    api_key: object, version: object, correlation_id: object, client_id: object, size: int
+) -> Api:
+    """Return the api of a request with these header fields, in a frame of `size` bytes."""
     for number in (api_key, version, correlation_id):
         if type(number) is not int:
             raise ProtocolError(f"a request header begins with integers, not {_name(number)}")
     if client_id is not None and type(client_id) is not str:
         raise ProtocolError(f"a client id is text or nil, not {_name(client_id)}")
+    assert isinstance(api_key, int)
+    assert isinstance(version, int)
+    assert isinstance(correlation_id, int)
     api = _API_OF.get(api_key)
     if api is None or not api.version_min <= version <= api.version_max:
         raise UnsupportedVersion(api_key, version, correlation_id)
-    message = _decoder_of(api.request)(body, _blobs(rest, sizes))
-    return RequestEnvelope(api_key, version, correlation_id, client_id, message)
+    if size > SMALL_REQUEST_BYTES_MAX and api_key != ApiKey.PRODUCE:
+        name = ApiKey(api_key).name
+        raise ProtocolError(f"{name} with {size} bytes; it may have {SMALL_REQUEST_BYTES_MAX}")
+    return api
 
 
 def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int, object]:
@@ -116,17 +230,28 @@ def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int,
     return correlation_id, _decoder_of(api.response)(body, _blobs(rest, sizes))
 
 
-def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryview]:
-    """Return the unpacked header, and the bytes behind it."""
+def _header_size(frame: memoryview) -> int:
+    """Return the size of a frame's header, as the frame says."""
     if len(frame) < _HEADER_LENGTH.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no header")
-    (size,) = _HEADER_LENGTH.unpack_from(frame)
+    size: int = _HEADER_LENGTH.unpack_from(frame)[0]
+    return size
+
+
+def _packed_header(frame: memoryview, header_bytes_max: int) -> tuple[bytes, memoryview]:
+    """Return a frame's header, and the bytes behind it."""
+    size = _header_size(frame)
     end = _HEADER_LENGTH.size + size
     if size > header_bytes_max or end > len(frame):
         raise ProtocolError(f"a header of {size} bytes in a frame of {len(frame)}")
-    packed = bytes(frame[_HEADER_LENGTH.size : end])
+    return bytes(frame[_HEADER_LENGTH.size : end]), frame[end:]
+
+
+def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryview]:
+    """Return the unpacked header, and the bytes behind it."""
+    packed, rest = _packed_header(frame, header_bytes_max)
     try:
-        if size > _UNWALKED_BYTES_MAX:
+        if len(packed) > _UNWALKED_BYTES_MAX:
             _walk(packed)
         header = msgpack.unpackb(packed, max_map_len=0, max_ext_len=0)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -135,7 +260,7 @@ def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryv
         raise ProtocolError(f"a header is an array, not {_name(header)}")
     if _UNSIGNED_64 in packed:
         _refuse_huge_integers(header)
-    return header, frame[end:]
+    return header, rest
 
 
 def _refuse_huge_integers(header: list[Any]) -> None:
@@ -175,6 +300,117 @@ def _blobs(rest: memoryview, sizes: object) -> list[memoryview]:
 
 def _name(value: object) -> str:
     return type(value).__name__
+
+
+# -- a large header
+
+
+def _at_once(values: Sequence[Any], count: int) -> Iterator[Sequence[Any]]:
+    """Yield the values in sequences of at most `count`."""
+    for start in range(0, len(values), count):
+        yield values[start : start + count]
+
+
+class _HeaderReader:
+    """Reads packed values one by one. Arrays are entered, so none is built before its elements have
+    been checked, and their elements are counted."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._left = ELEMENTS_MAX
+        self._unpacker = msgpack.Unpacker(
+            max_buffer_size=len(packed), max_array_len=0, max_map_len=0, max_ext_len=0
+        )
+        self._unpacker.feed(packed)
+
+    @property
+    def position(self) -> int:
+        """The first byte that is not read yet."""
+        at: int = self._unpacker.tell()
+        return at
+
+    def skip(self) -> None:
+        """Read a value without building it."""
+        self._unpacker.skip()
+
+    def value(self) -> Any:
+        """Return a value that is no array."""
+        value = self._unpacker.unpack()
+        if type(value) is int and value > INT64_MAX:
+            raise ProtocolError(f"{value} has more than 63 bits")
+        return value
+
+    def array(self, what: str) -> int:
+        """Enter an array; return the count of its elements, all of which are there."""
+        count: int = self._unpacker.read_array_header()
+        if count > len(self._packed) - self.position:
+            raise ProtocolError(f"{what}: an array of {count} elements in a smaller frame")
+        return count
+
+    def message(
+        self, message_type: type, blobs: Sequence[memoryview]
+    ) -> Generator[None, None, Any]:
+        """Return a message, decoded in turns."""
+        described = fields_of(message_type)
+        count = self.array(message_type.__name__)
+        values = []
+        for name, hint in described[:count]:
+            where = f"{message_type.__name__}.{name}"
+            values.append((yield from self._field(hint, where, blobs)))
+        for _ in range(count - len(described)):
+            self.skip()
+        if any(not has_default(message_type, name) for name, _ in described[count:]):
+            raise ProtocolError(f"{message_type.__name__} has more than {count} fields")
+        return message_type(*values)
+
+    def _field(
+        self, hint: Any, where: str, blobs: Sequence[memoryview]
+    ) -> Generator[None, None, Any]:
+        if inner := without_none(hint):
+            if self._packed[self.position : self.position + 1] == bytes((_NIL,)):
+                return self.value()
+            return (yield from self._field(inner, where, blobs))
+        if element := element_of(hint):
+            return (yield from self._elements(element, where, blobs))
+        if hint in _PLAIN or hint == Records:
+            value = self.value()
+            if type(value) not in _kinds_of(hint):
+                raise ProtocolError(f"{where} cannot be {_name(value)}")
+            decode = _decoder(hint, where)
+            return decode(value, blobs) if decode else value
+        return (yield from self.message(hint, blobs))
+
+    def _elements(
+        self, hint: Any, where: str, blobs: Sequence[memoryview]
+    ) -> Generator[None, None, tuple[Any, ...]]:
+        count = self.array(where)
+        self._left -= count
+        if self._left < 0:
+            raise TooManyElements(f"{where}: more than {ELEMENTS_MAX} elements in a frame")
+        kinds, decode = _kinds_of(hint), _decoder(hint, where)
+        values = []
+        pause_at = 0
+        for index in range(count):
+            start = self.position
+            if index == pause_at + ELEMENTS_AT_ONCE:
+                pause_at = index
+                yield
+            self.skip()
+            packed = self._packed[start : self.position]
+            if len(packed) > _ELEMENT_AT_ONCE_BYTES:
+                reader = _HeaderReader(packed)
+                reader._left = self._left
+                value = yield from reader._field(hint, where, blobs)
+                self._left = reader._left
+            else:
+                value = msgpack.unpackb(packed, max_map_len=0, max_ext_len=0)
+                if type(value) not in kinds:
+                    raise ProtocolError(f"{where} is an array, and has {_name(value)} in it")
+                if _UNSIGNED_64 in packed:
+                    _refuse_huge_integers([value])
+                value = decode(value, blobs) if decode else value
+            values.append(value)
+        return tuple(values)
 
 
 # -- one message

@@ -31,6 +31,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.client.net.network import Network
@@ -163,12 +164,14 @@ class Process:
         controller = LabController(config, machine.store, network, order_handlers, rng)
         self.block_claim = controller.block_claim
         may_decide_alone = controller.may_decide_alone
+        memory = RequestMemory(config.queued_max_request_bytes)
         self.services = Services(
             config=config,
             replicas=self.replicas,
             purgatory=purgatory,
             controller=controller,
-            fetch_sessions=FetchSessions(rng, 10, purgatory),
+            memory=memory,
+            fetch_sessions=FetchSessions(rng, 10, purgatory, memory),
             groups=Coordinator(config, self.replicas, purgatory, wall_ms, may_decide_alone, rng),
             times=RequestTimes(),
             wall_ms=wall_ms,

@@ -23,6 +23,7 @@ from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import without_pause
@@ -158,12 +159,14 @@ class Node:
             self.controller.may_decide_alone,
             random.Random(3),
         )
+        memory = RequestMemory(self.config.queued_max_request_bytes)
         self.services = Services(
             config=self.config,
             replicas=self.replicas,
             purgatory=self.purgatory,
             controller=cast(Any, self.controller),
-            fetch_sessions=FetchSessions(random.Random(2), 10, self.purgatory),
+            memory=memory,
+            fetch_sessions=FetchSessions(random.Random(2), 10, self.purgatory, memory),
             groups=self.groups,
             times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,

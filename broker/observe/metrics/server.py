@@ -76,8 +76,13 @@ def connection_families(sources: Sources) -> Iterator[Metric]:
         asked.add_metric([*kind], requests)
     yield clients
     yield asked
-    text = "Memory of requests that have not come whole yet; the limit is queued.max.request.bytes"
-    held = sources.acceptor.memory.statistics()
+    text = "Requests that failed by a defect of the broker, which doctor and the log describe"
+    defects = counter("minibroker_defects", text, "request", "stage")
+    for (request, stage, _), number in sources.services.defects.statistics().items():
+        defects.add_metric([request, stage.value], number)
+    yield defects
+    text = "Memory of requests and fetch sessions, about; the limit is queued.max.request.bytes"
+    held = sources.services.memory.statistics()
     yield single("minibroker_request_memory_bytes", text, held)
     text = "Fetch sessions that are remembered"
     yield single("minibroker_fetch_sessions", text, sources.services.fetch_sessions.statistics())

@@ -5,6 +5,7 @@ from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import PLAINTEXT, ErrorCode
 from minibroker.protocol.messages.brokers import (
     ConnectedClient,
+    DefectCount,
     DescribeBrokerRequest,
     DescribeBrokerResponse,
     MachineDescription,
@@ -38,6 +39,10 @@ def describe(
         round(session.renewal_s * 1_000_000),
         _machine(services) if request.include_machine else None,
         tuple(ConnectedClient(*kind, *counts) for kind, *counts in services.clients.statistics()),
+        tuple(
+            DefectCount(kind.request, kind.stage.value, kind.place, count)
+            for kind, count in services.defects.statistics().items()
+        ),
     )
 
 

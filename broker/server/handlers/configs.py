@@ -1,11 +1,17 @@
-"""DESCRIBE_CONFIGS for topics and this broker, and ALTER_CONFIGS for topics."""
+"""DESCRIBE_CONFIGS for topics and this broker, and ALTER_CONFIGS for topics.
 
+The properties of a resource that a request names several times are looked up once, and entries that
+are equal are answered once.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers.topics import late
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import ConfigResourceType, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -18,32 +24,56 @@ from minibroker.protocol.messages.configs import (
     TopicConfigs,
 )
 
+RESOURCES_AT_ONCE = 20  # each has some dozens of properties
 ALTER_WAIT_S = 8.0  # below the time-out of clients; the request has none
 
 
 def describe(
     services: Services, request: DescribeConfigsRequest, now: float
-) -> DescribeConfigsResponse:
+) -> Turns[DescribeConfigsResponse]:
     """Return the properties in force of the topics, or of this broker, that are asked for."""
     topic = ConfigResourceType.TOPIC
-    named = [_describe(services, ConfigResource(topic, name)) for name in request.topics]
+    named = yield from _describe_all(
+        services, [ConfigResource(topic, name) for name in request.topics]
+    )
     return DescribeConfigsResponse(
         tuple(
             TopicConfigs(each.name, each.error, each.error_message, each.configs) for each in named
         ),
-        tuple(_describe(services, resource) for resource in request.resources),
+        (yield from _describe_all(services, request.resources)),
     )
 
 
-def _describe(services: Services, asked: ConfigResource) -> ResourceConfigs:
-    """Return the requested properties of one resource."""
-    kind, name, wanted = asked.resource_type, asked.name, asked.properties
+def _describe_all(
+    services: Services, resources: Sequence[ConfigResource]
+) -> Turns[tuple[ResourceConfigs, ...]]:
+    known: dict[tuple[int, str], ResourceConfigs] = {}
+    described = []
+    for some in at_once(dict.fromkeys(resources), RESOURCES_AT_ONCE):
+        for asked in some:
+            key = asked.resource_type, asked.name
+            if key not in known:
+                known[key] = _describe(services, *key)
+            described.append(_of_these_names(known[key], asked.properties))
+        if len(some) == RESOURCES_AT_ONCE:
+            yield
+    return tuple(described)
+
+
+def _describe(services: Services, kind: int, name: str) -> ResourceConfigs:
+    """Return all properties of a resource."""
     try:
-        found = _configs_of(services, kind, name)
+        return ResourceConfigs(kind, name, configs=_configs_of(services, kind, name))
     except Refused as refused:
         return ResourceConfigs(kind, name, refused.code, refused.message)
-    configs = tuple(each for each in found if wanted is None or each.name in wanted)
-    return ResourceConfigs(kind, name, configs=configs)
+
+
+def _of_these_names(whole: ResourceConfigs, names: tuple[str, ...] | None) -> ResourceConfigs:
+    """Return the properties with these names; all for None."""
+    if names is None:
+        return whole
+    chosen = set(names)
+    return replace(whole, configs=tuple([one for one in whole.configs if one.name in chosen]))
 
 
 def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescription, ...]:

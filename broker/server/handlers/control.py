@@ -1,7 +1,11 @@
-"""Requests between brokers: orders of the controller, and requests to the controller."""
+"""Requests between brokers: orders of the controller, and requests to the controller.
+
+The controller sends small orders (`controller/pushes.py`), because a broker obeys an order in one
+turn. A larger one is not from it, and ends its connection.
+"""
 
 from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.server.services import Services
+from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import (
@@ -23,13 +27,20 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasResponse,
 )
 
+ORDER_ELEMENTS_MAX = 2_000  # the controller sends up to 500 partitions, with their topics
 JOB_TIMEOUT_S = 10.0  # for a job of the controller; the broker asks again after that
+
+
+def _check_size(elements: int) -> None:
+    if elements > ORDER_ELEMENTS_MAX:
+        raise HangUp(f"an order of {elements} elements; a controller sends {ORDER_ELEMENTS_MAX}")
 
 
 def leader_and_isr(
     services: Services, request: LeaderAndIsrRequest, now: float
 ) -> LeaderAndIsrResponse:
     """Give replicas on this broker the roles that the controller sends."""
+    _check_size(len(request.partitions) + len(request.brokers))
     return services.replicas.obey_roles(request, now)
 
 
@@ -37,6 +48,7 @@ def stop_replica(
     services: Services, request: StopReplicaRequest, now: float
 ) -> StopReplicaResponse:
     """Stop replicas on this broker."""
+    _check_size(len(request.partitions))
     return services.replicas.stop(request, now)
 
 
@@ -44,6 +56,7 @@ def update_metadata(
     services: Services, request: UpdateMetadataRequest, now: float
 ) -> UpdateMetadataResponse:
     """Apply the controller's update of the cluster image."""
+    _check_size(len(request.partitions) + len(request.topics) + len(request.brokers))
     return services.replicas.update_metadata(request, now)
 
 

@@ -7,7 +7,10 @@ start when it returns, before it may join the in-sync set (A3.6). The next reten
 segments that lie completely below.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import trio
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import Partition
@@ -15,6 +18,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -122,8 +126,32 @@ def handle(
 ) -> DeleteRecordsResponse | Parked[DeleteRecordsResponse]:
     """Raise the log starts, and wait for the followers."""
     deletion = _DeleteRecords(services)
-    for asked in request.partitions:
+    for asked in _each_once(request):
         deletion.delete(asked, now)
+    return _finish(deletion, request, now)
+
+
+def handle_in_turns(
+    services: Services, request: DeleteRecordsRequest, now: float
+) -> Turns[DeleteRecordsResponse | Parked[DeleteRecordsResponse]]:
+    """As `handle`, for a request about many partitions."""
+    deletion = _DeleteRecords(services)
+    for some in at_once(_each_once(request)):
+        for asked in some:
+            deletion.delete(asked, now)
+        yield
+        now = trio.current_time()
+    return _finish(deletion, request, now)
+
+
+def _each_once(request: DeleteRecordsRequest) -> Iterable[PartitionDeleteRecords]:
+    """Return the partitions; of one that is named several times, the last entry, as Kafka does."""
+    return {(asked.topic, asked.partition): asked for asked in request.partitions}.values()
+
+
+def _finish(
+    deletion: _DeleteRecords, request: DeleteRecordsRequest, now: float
+) -> DeleteRecordsResponse | Parked[DeleteRecordsResponse]:
     deletion.checkpoint()
     answer = deletion.attempt(now)
     if answer is not None:

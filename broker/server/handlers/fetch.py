@@ -29,7 +29,7 @@ however large it is, so that a reader always makes progress; all other batches o
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
@@ -38,7 +38,8 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import FollowerFetch
 from minibroker.broker.server.fetch_sessions import FetchContext, Wanted
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
+from minibroker.protocol.constants import ELEMENTS_AT_ONCE, NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -98,6 +99,11 @@ class _Fetch:
             return (session.watch,)
         return tuple([wanted.name for wanted in self._context.wanted])
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether the answer may wait for records."""
+        return self._request.wait_ms_max > 0 and not self._context.is_empty
+
     def deadline(self) -> float:
         """Return the time until which the request waits."""
         return self._deadline
@@ -106,7 +112,7 @@ class _Fetch:
     def _is_follower(self) -> bool:
         return self._request.replica_id >= 0
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: float) -> Turns[None]:
         """Record a follower's reads. Wake all partitions if all may have to be refused."""
         session, request = self._context.session, self._request
         if self._is_follower:
@@ -118,8 +124,11 @@ class _Fetch:
             session.wake_all()
         if self._is_follower and not self._is_of_earlier_registration:
             self._services.replicas.record_arrival(request.replica_id, now)
-            for wanted in self._context.wanted:
-                self._record_progress(wanted, now)
+            for some in at_once(self._context.wanted):
+                for wanted in some:
+                    self._record_progress(wanted, now)
+                if len(some) == AT_ONCE:
+                    yield
             if session is not None:
                 session.record_for_resting(request.broker_epoch, now)
 
@@ -139,29 +148,41 @@ class _Fetch:
             )
             self._services.replicas.record_fetch(partition, fetch, now)
 
-    def attempt(self, now: float) -> FetchResponse | None:
-        """Return the answer if it is due, else None. A new high watermark and deleted records
+    def attempt(self, now: float) -> Any:
+        """Return the answer if it is due, else None. An answer about many partitions is a
+        generator. A new high watermark and deleted records
         alone bring the deadline forward."""
-        readable = 0
-        wait_s_max = math.inf
         all_wanted = self._context.wanted
         views: list[_View] = []
+        try:
+            if not self._is_due(all_wanted, views, now):
+                return None
+        except Exception:
+            self._services.fetch_sessions.close(self._context.session_id)
+            raise
+        if len(all_wanted) > ELEMENTS_AT_ONCE:
+            return self._answer_in_turns(all_wanted, ())
+        return without_pause(self._answer_in_turns(all_wanted, views))
+
+    def _is_due(self, all_wanted: Sequence[Wanted], views: list[_View], now: float) -> bool:
+        """Whether the answer is due. The views of the first partitions are added to `views`."""
+        readable = 0
+        wait_s_max = math.inf
         for wanted in all_wanted:
             try:
                 view = self._look(wanted)
             except Refused:
-                return self._answer(all_wanted, views)
+                return True
             views.append(view)
             readable += self._readable_bytes(wanted, view)
             if readable >= self._bytes_min:
-                return self._answer(all_wanted, views)
+                return True
             if self._is_follower and view.partition.high_watermark != wanted.high_watermark:
                 wait_s_max = min(wait_s_max, self._news_wait_s(wanted))
             if self._is_follower and _must_delete(view.partition, wanted):
                 wait_s_max = 0.0
         self._deadline = min(self._deadline, now + wait_s_max)
-        is_due = readable >= self._bytes_min or now >= self._deadline
-        return self._answer(all_wanted, views) if is_due else None
+        return readable >= self._bytes_min or now >= self._deadline
 
     def _news_wait_s(self, wanted: Wanted) -> float:
         """Return how long (s) a new high watermark may wait for records to travel with; 0 if the
@@ -170,24 +191,34 @@ class _Fetch:
             return 0.0
         return self._services.config.replica_high_watermark_wait_max_ms / 1000
 
-    def answer(self) -> FetchResponse:
-        """Return the answer with the records that there are, perhaps none."""
-        return self._answer(self._context.wanted, [])
+    def answer(self) -> Any:
+        """Return the answer with the records that there are, perhaps none, as `attempt` does."""
+        all_wanted = self._context.wanted
+        turns = self._answer_in_turns(all_wanted, ())
+        return turns if len(all_wanted) > ELEMENTS_AT_ONCE else without_pause(turns)
 
-    def _answer(self, all_wanted: Sequence[Wanted], views: Sequence[_View]) -> FetchResponse:
+    def _answer_in_turns(
+        self, all_wanted: Sequence[Wanted], views: Sequence[_View]
+    ) -> Turns[FetchResponse]:
         """Read the records and return the answer. `views` are this attempt's, of the first
-        partitions."""
+        partitions; none where the answer pauses."""
         room = self._bytes_max
         is_empty = True
         answers = []
-        for index, wanted in enumerate(all_wanted):
-            view = views[index] if index < len(views) else None
-            answer, size = self._fetch(wanted, view, room, at_least_one=is_empty)
-            if size:
-                is_empty = False
-                room = max(0, room - size)
-            if self._context.must_send(wanted, answer):
-                answers.append(answer)
+        try:
+            for index, wanted in enumerate(all_wanted):
+                view = views[index] if index < len(views) else None
+                answer, size = self._fetch(wanted, view, room, at_least_one=is_empty)
+                if size:
+                    is_empty = False
+                    room = max(0, room - size)
+                if self._context.must_send(wanted, answer):
+                    answers.append(answer)
+                if index % ELEMENTS_AT_ONCE == ELEMENTS_AT_ONCE - 1:
+                    yield
+        except Exception:
+            self._services.fetch_sessions.close(self._context.session_id)  # it is half changed
+            raise
         return FetchResponse(0, self._context.session_id, tuple(answers))
 
     def _look(self, wanted: Wanted) -> _View:
@@ -267,18 +298,40 @@ class _Fetch:
 
 
 def handle(
-    services: Services, request: FetchRequest, now: float
+    services: Services, request: FetchRequest, now: float, peer: str = ""
 ) -> FetchResponse | Parked[FetchResponse]:
-    """Answer at once, or park. An error of the session is the error of the whole answer."""
+    """Answer a peer (host:port) at once, or park. An error of the session is the error of the whole
+    answer."""
     try:
-        context = services.fetch_sessions.context(request, now)
+        fetch = without_pause(_begin(services, request, now, peer))
     except Refused as refused:
         return FetchResponse(refused.code)
-    fetch = _Fetch(services, request, context, now)
-    fetch.begin(now)
-    if request.wait_ms_max <= 0 or context.is_empty:
-        return fetch.answer()
-    answer = fetch.attempt(now)
+    answer: FetchResponse | None = fetch.attempt(now) if fetch.may_wait else fetch.answer()
     if answer is not None:
         return answer
+    return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)
+
+
+def _begin(services: Services, request: FetchRequest, now: float, peer: str) -> Turns[_Fetch]:
+    """Find or make the session, and record a follower's reads. Raises `Refused`."""
+    try:
+        context = yield from services.fetch_sessions.context_in_turns(request, now, peer)
+        fetch = _Fetch(services, request, context, now)
+        yield from fetch.begin(now)
+    except Refused:
+        raise
+    except Exception:
+        services.fetch_sessions.close(request.session_id)  # it may be half changed
+        raise
+    return fetch
+
+
+def handle_in_turns(
+    services: Services, request: FetchRequest, now: float, peer: str
+) -> Turns[FetchResponse | Parked[FetchResponse]]:
+    """As `handle`, for a request about many partitions."""
+    try:
+        fetch = yield from _begin(services, request, now, peer)
+    except Refused as refused:
+        return FetchResponse(refused.code)
     return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)

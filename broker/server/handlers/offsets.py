@@ -11,6 +11,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import AT_ONCE, Turns, at_once
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -82,11 +83,14 @@ def _require_known_end(leader: Leader, end: int) -> None:
 
 def offsets_for_leader_epoch(
     services: Services, request: OffsetsForLeaderEpochRequest, now: float
-) -> OffsetsForLeaderEpochResponse:
+) -> Turns[OffsetsForLeaderEpochResponse]:
     """Return where each of the epochs asked for ended."""
-    return OffsetsForLeaderEpochResponse(
-        tuple(_epoch_end(services, asked) for asked in request.partitions)
-    )
+    ends = []
+    for some in at_once(dict.fromkeys(request.partitions)):
+        ends += [_epoch_end(services, asked) for asked in some]
+        if len(some) == AT_ONCE:
+            yield
+    return OffsetsForLeaderEpochResponse(tuple(ends))
 
 
 def _epoch_end(services: Services, asked: PartitionEpoch) -> PartitionEpochEnd:

@@ -11,21 +11,28 @@ acks 0 and 1, because another broker may lead already. It still accepts acks=all
 newest leader's in-sync set can confirm those. If its followers have not fetched for long either, it
 refuses acks=all too, also for requests that wait: they would wait in vain.
 
+A request with many batches, or with many bytes, is appended in turns. Its batches are views of the
+request's own memory then, not of the shared receive buffer (`wires.py`, `frame_reader.py`).
+
 A waiting request holds offsets and epochs, never the request itself, whose records are views of the
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
 from typing import NamedTuple
 
+import trio
+
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    ELEMENTS_AT_ONCE,
     OFFSETS_TOPIC,
     ErrorCode,
 )
@@ -37,6 +44,8 @@ from minibroker.protocol.messages.produce import (
 )
 from minibroker.protocol.types import TopicPartition
 
+BATCHES_AT_ONCE = 100
+BYTES_AT_ONCE = 4 * 1024 * 1024  # above the size of the shared receive buffer
 ACKS = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 
 
@@ -57,10 +66,14 @@ class _Produce:
     def __init__(self, services: Services, acks: int, now: float) -> None:
         self._services = services
         self._acks = acks
-        self._may_decide_alone = services.controller.may_decide_alone(now)
-        self._refusal = _refusal(acks, may_decide_alone=self._may_decide_alone)
+        self.renew(now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
+
+    def renew(self, now: float) -> None:
+        """Ask whether this broker may still decide alone."""
+        self._may_decide_alone = self._services.controller.may_decide_alone(now)
+        self._refusal = _refusal(self._acks, may_decide_alone=self._may_decide_alone)
 
     def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
         """Append one batch or refuse it, and add its answer."""
@@ -198,6 +211,38 @@ def handle(
     now_ms = services.wall_ms()
     for asked in request.partitions:
         produce.append(asked, now, now_ms)
+    return _answer(produce, request, now)
+
+
+def is_large(request: ProduceRequest) -> bool:
+    """Whether a request is to be handled in turns: it is then not in the shared receive buffer."""
+    if len(request.partitions) > ELEMENTS_AT_ONCE:
+        return True
+    return sum([len(asked.records) for asked in request.partitions]) > BYTES_AT_ONCE
+
+
+def handle_in_turns(
+    services: Services, request: ProduceRequest, now: float
+) -> Turns[ProduceResponse | Parked[ProduceResponse] | None]:
+    """As `handle`, for a large request. Whether this broker may decide alone is asked in each
+    turn."""
+    produce = _Produce(services, request.acks, now)
+    appended, at_once = 0, 0
+    for asked in request.partitions:
+        produce.append(asked, now, services.wall_ms())
+        appended += len(asked.records)
+        at_once += 1
+        if at_once >= BATCHES_AT_ONCE or appended >= BYTES_AT_ONCE:
+            appended = at_once = 0
+            yield
+            now = trio.current_time()
+            produce.renew(now)
+    return _answer(produce, request, now)
+
+
+def _answer(
+    produce: _Produce, request: ProduceRequest, now: float
+) -> ProduceResponse | Parked[ProduceResponse] | None:
     if request.acks == ACKS_NONE:
         for failure in produce.failures:
             raise HangUp(f"a batch that asked for no answer was refused: {failure.error_message}")

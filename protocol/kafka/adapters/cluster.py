@@ -1,10 +1,11 @@
 """The cluster and its topics: METADATA, CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS."""
 
+from functools import partial
 from typing import Any, Final
 
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, cut_text
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Converted, cut_text
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.metadata import (
     MetadataRequest,
@@ -47,24 +48,23 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
         ],
         cluster_id=answer.cluster_id,
         controller_id=answer.controller_id if answer.controller_id in known else NO_NODE,
-        topics=[
-            topics.make(
+        topics=Converted(
+            lambda topic: topics.make(
                 topic.error,
                 topic.name,
                 topic.is_internal,
-                [_partition(one, known) for one in topic.partitions],
-            )
-            for topic in answer.topics
-        ],
+                Converted(partial(_partition, known), topic.partitions),
+            ),
+            answer.topics,
+        ),
     )
 
 
-def _partition(one: PartitionMetadata, known: set[int]) -> Any:
-    make = apis.METADATA.response.of("topics").of("partitions").make
+def _partition(known: set[int], one: PartitionMetadata) -> Any:
     error, leader = one.error, one.leader_id
     if leader != NO_NODE and leader not in known:
         error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
-    return make(
+    return _MAKE_PARTITION(
         error,
         one.partition,
         leader,
@@ -73,6 +73,9 @@ def _partition(one: PartitionMetadata, known: set[int]) -> Any:
         one.isr,
         one.offline_replicas,
     )
+
+
+_MAKE_PARTITION: Final = apis.METADATA.response.of("topics").of("partitions").make
 
 
 def _create_topics_request(asked: Any, version: Version) -> CreateTopicsRequest:
@@ -111,10 +114,6 @@ def _create_partitions_request(asked: Any, version: Version) -> CreatePartitions
         for topic in asked.topics
     )
     return CreatePartitionsRequest(topics, asked.timeout_ms, asked.validate_only)
-
-
-def _assignments(asked: Any) -> tuple[tuple[int, ...], ...] | None:
-    return tuple(tuple(one.broker_ids) for one in asked) if asked else None
 
 
 def _create_partitions_response(answer: CreatePartitionsResponse, version: Version) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, cut_text
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Converted, cut_text
 from minibroker.protocol.kafka.apis import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.configs import (
@@ -16,6 +16,7 @@ from minibroker.protocol.messages.configs import (
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ResourceConfigs,
     TopicConfigChanges,
 )
 
@@ -37,37 +38,34 @@ def _describe_request(asked: Any, version: Version) -> DescribeConfigsRequest:
 
 
 def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any:
-    results = apis.DESCRIBE_CONFIGS.response.of("results")
-    return apis.DESCRIBE_CONFIGS.response.make(
-        0,
-        [
-            results.make(
-                one.error,
-                cut_text(one.error_message),
-                one.resource_type,
-                one.name,
-                [_described(config) for config in one.configs],
-            )
-            for one in answer.resources
-        ],
+    return apis.DESCRIBE_CONFIGS.response.make(0, Converted(_described, answer.resources))
+
+
+_RESULTS: Final = apis.DESCRIBE_CONFIGS.response.of("results")
+_MAKE_CONFIG: Final = _RESULTS.of("configs").make
+
+
+def _described(one: ResourceConfigs) -> Any:
+    return _RESULTS.make(
+        one.error,
+        cut_text(one.error_message),
+        one.resource_type,
+        one.name,
+        Converted(_described_config, one.configs),
     )
 
 
-def _described(config: ConfigDescription) -> Any:
-    return (
-        apis.DESCRIBE_CONFIGS.response.of("results")
-        .of("configs")
-        .make(
-            config.name,
-            None if config.is_sensitive else config.value,
-            config.is_read_only,
-            config.is_default,
-            config.source,
-            config.is_sensitive,
-            [],
-            CONFIG_TYPES.get(config.type, STRING_TYPE),
-            config.documentation,
-        )
+def _described_config(config: ConfigDescription) -> Any:
+    return _MAKE_CONFIG(
+        config.name,
+        None if config.is_sensitive else config.value,
+        config.is_read_only,
+        config.is_default,
+        config.source,
+        config.is_sensitive,
+        [],
+        CONFIG_TYPES.get(config.type, STRING_TYPE),
+        config.documentation,
     )
 
 

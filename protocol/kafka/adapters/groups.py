@@ -5,7 +5,7 @@ from typing import Any, Final
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, by_topic, cut_text
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Converted, by_topic, cut_text
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -14,10 +14,13 @@ from minibroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommit,
+    PartitionCommitted,
+    PartitionGroupOffset,
 )
 from minibroker.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
@@ -33,6 +36,7 @@ from minibroker.protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
     MemberAssignment,
+    MemberDescription,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -125,31 +129,32 @@ def _describe_groups_request(asked: Any, version: Version) -> DescribeGroupsRequ
 
 
 def _describe_groups_response(answer: DescribeGroupsResponse, version: Version) -> Any:
-    groups = apis.DESCRIBE_GROUPS.response.of("groups")
-    member = groups.of("members").make
-    return apis.DESCRIBE_GROUPS.response.make(
-        groups=[
-            groups.make(
-                group.error,
-                group.group_id,
-                group.state,
-                group.protocol_type,
-                group.protocol,
-                [
-                    member(
-                        one.member_id,
-                        one.instance_id,
-                        one.client_id,
-                        one.client_host,
-                        one.metadata,
-                        one.assignment,
-                    )
-                    for one in group.members
-                ],
-            )
-            for group in answer.groups
-        ]
+    return apis.DESCRIBE_GROUPS.response.make(groups=Converted(_described_group, answer.groups))
+
+
+def _described_group(group: DescribedGroup) -> Any:
+    return apis.DESCRIBE_GROUPS.response.of("groups").make(
+        group.error,
+        group.group_id,
+        group.state,
+        group.protocol_type,
+        group.protocol,
+        Converted(_described_member, group.members),
     )
+
+
+def _described_member(one: MemberDescription) -> Any:
+    return _DESCRIBED_MEMBER(
+        one.member_id,
+        one.instance_id,
+        one.client_id,
+        one.client_host,
+        one.metadata,
+        one.assignment,
+    )
+
+
+_DESCRIBED_MEMBER: Final = apis.DESCRIBE_GROUPS.response.of("groups").of("members").make
 
 
 def _list_groups_request(asked: Any, version: Version) -> ListGroupsRequest:
@@ -198,11 +203,12 @@ def _offset_commit_request(asked: Any, version: Version) -> OffsetCommitRequest:
 def _offset_commit_response(answer: OffsetCommitResponse, version: Version) -> Any:
     topics = apis.OFFSET_COMMIT.response.of("topics")
     make = topics.of("partitions").make
+
+    def committed(one: PartitionCommitted) -> Any:
+        return make(one.partition, one.error)
+
     return apis.OFFSET_COMMIT.response.make(
-        topics=[
-            topics.make(topic, [make(one.partition, one.error) for one in partitions])
-            for topic, partitions in by_topic(answer.partitions)
-        ]
+        topics=by_topic(topics.make, committed, answer.partitions)
     )
 
 
@@ -224,18 +230,12 @@ def _offset_fetch_response(answer: OffsetFetchResponse, version: Version) -> Any
         raise ProtocolError(f"version {version} of OffsetFetch cannot say {answer.error}")
     topics = apis.OFFSET_FETCH.response.of("topics")
     make = topics.of("partitions").make
+
+    def fetched(one: PartitionGroupOffset) -> Any:
+        return make(one.partition, one.offset, one.leader_epoch, one.metadata or "", one.error)
+
     return apis.OFFSET_FETCH.response.make(
-        error_code=answer.error,
-        topics=[
-            topics.make(
-                topic,
-                [
-                    make(one.partition, one.offset, one.leader_epoch, one.metadata or "", one.error)
-                    for one in partitions
-                ],
-            )
-            for topic, partitions in by_topic(answer.partitions)
-        ],
+        error_code=answer.error, topics=by_topic(topics.make, fetched, answer.partitions)
     )
 
 

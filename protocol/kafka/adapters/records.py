@@ -11,14 +11,26 @@ from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     PartitionDeleteRecords,
+    PartitionRecordsDeleted,
 )
-from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionFetch,
+    PartitionFetched,
+)
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     PartitionListOffsets,
+    PartitionOffset,
 )
-from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
+from minibroker.protocol.messages.produce import (
+    PartitionProduce,
+    PartitionProduced,
+    ProduceRequest,
+    ProduceResponse,
+)
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
@@ -36,23 +48,12 @@ _PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
 
 
 def _produce_response(answer: ProduceResponse, version: Version) -> Any:
-    return apis.PRODUCE.response.make(
-        [
-            _PRODUCED_TOPIC(
-                topic,
-                [
-                    _PRODUCED(
-                        one.partition,
-                        one.error,
-                        one.base_offset,
-                        one.log_append_time_ms,
-                        one.log_start,
-                    )
-                    for one in partitions
-                ],
-            )
-            for topic, partitions in by_topic(answer.partitions)
-        ]
+    return apis.PRODUCE.response.make(by_topic(_PRODUCED_TOPIC, _produced, answer.partitions))
+
+
+def _produced(one: PartitionProduced) -> Any:
+    return _PRODUCED(
+        one.partition, one.error, one.base_offset, one.log_append_time_ms, one.log_start
     )
 
 
@@ -88,24 +89,18 @@ _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
     """Convert the answer. Without transactions the last stable offset is the high watermark."""
     return apis.FETCH.response.make(
-        error_code=answer.error,
-        responses=[
-            _FETCHED_TOPIC(
-                topic,
-                [
-                    _FETCHED(
-                        one.partition,
-                        one.error,
-                        one.high_watermark,
-                        one.high_watermark,
-                        one.log_start,
-                        records=one.records,
-                    )
-                    for one in partitions
-                ],
-            )
-            for topic, partitions in by_topic(answer.partitions)
-        ],
+        error_code=answer.error, responses=by_topic(_FETCHED_TOPIC, _fetched, answer.partitions)
+    )
+
+
+def _fetched(one: PartitionFetched) -> Any:
+    return _FETCHED(
+        one.partition,
+        one.error,
+        one.high_watermark,
+        one.high_watermark,
+        one.log_start,
+        records=one.records,
     )
 
 
@@ -127,19 +122,16 @@ def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:
 
 def _list_offsets_response(answer: ListOffsetsResponse, version: Version) -> Any:
     topics = apis.LIST_OFFSETS.response.of("topics")
-    make = topics.of("partitions").make
     return apis.LIST_OFFSETS.response.make(
-        topics=[
-            topics.make(
-                topic,
-                [
-                    make(one.partition, one.error, one.timestamp, one.offset, one.leader_epoch)
-                    for one in partitions
-                ],
-            )
-            for topic, partitions in by_topic(answer.partitions)
-        ]
+        topics=by_topic(topics.make, _listed_offset, answer.partitions)
     )
+
+
+_LISTED_OFFSET = apis.LIST_OFFSETS.response.of("topics").of("partitions").make
+
+
+def _listed_offset(one: PartitionOffset) -> Any:
+    return _LISTED_OFFSET(one.partition, one.error, one.timestamp, one.offset, one.leader_epoch)
 
 
 def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsRequest:
@@ -154,13 +146,12 @@ def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsReques
 def _delete_records_response(answer: DeleteRecordsResponse, version: Version) -> Any:
     topics = apis.DELETE_RECORDS.response.of("topics")
     make = topics.of("partitions").make
+
+    def deleted(one: PartitionRecordsDeleted) -> Any:
+        return make(one.partition, one.low_watermark, one.error)
+
     return apis.DELETE_RECORDS.response.make(
-        topics=[
-            topics.make(
-                topic, [make(one.partition, one.low_watermark, one.error) for one in partitions]
-            )
-            for topic, partitions in by_topic(answer.partitions)
-        ]
+        topics=by_topic(topics.make, deleted, answer.partitions)
     )
 
 

@@ -24,6 +24,7 @@ from minibroker.broker.metadata.store import StoreUnavailable, TransactionTooLar
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import without_pause
@@ -136,12 +137,14 @@ class FakeBroker:
         said = RegistrationFacts(Endpoint(self.name, PORT), self.directory_id, self.run)
         replicas: Any = self.replicas
         may_decide_alone = self.node.may_decide_alone
+        memory = RequestMemory(self._config.queued_max_request_bytes)
         services: Any = Services(
             self._config,
             self.replicas,  # type: ignore[arg-type]
             purgatory,
             self.node,
-            FetchSessions(self._rng, 10, purgatory),
+            memory,
+            FetchSessions(self._rng, 10, purgatory, memory),
             Coordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone, self._rng),
             RequestTimes(),
             lambda: 0,

@@ -7,7 +7,11 @@ from minibroker.broker import findings
 from minibroker.broker.findings import Finding, Level
 from minibroker.broker.findings.brokers import BrokerSeen, ListenerTried, of_brokers
 from minibroker.broker.findings.storage import GIB
-from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
+from minibroker.protocol.messages.brokers import (
+    DefectCount,
+    DescribeBrokerResponse,
+    MachineDescription,
+)
 from minibroker.protocol.types import Endpoint, NamedEndpoint
 
 VERSION = "1.0"
@@ -57,6 +61,18 @@ def test_brokers_that_are_well_are_told_so() -> None:
         "broker 1 may open 65536 files, and has 40 open",
         "broker 2: /data has 50.0 GiB free, 50 % of its disk",
         "broker 2 may open 65536 files, and has 40 open",
+    ]
+
+
+def test_a_defect_is_named() -> None:
+    """What failed, how often, and what to do."""
+    defect = DefectCount("Metadata", "encode", "KeyError at codec.py:7", 3)
+    assert bad(broker(1, defects=(defect,))) == [
+        (
+            "problem",
+            "broker 1 has a defect: it failed to encode a Metadata request 3 times"
+            " (KeyError at codec.py:7)",
+        )
     ]
 
 

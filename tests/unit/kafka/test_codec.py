@@ -1,13 +1,15 @@
 """Kafka's messages as bytes: those of kio, of the public schemas, and of nobody (rows KAF)."""
 
 import random
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ELEMENTS_MAX, RESPONSE_BYTES_MAX
+from minibroker.protocol.errors import ProtocolError, TooManyElements
 from minibroker.protocol.kafka.apis import KafkaApi
-from minibroker.protocol.kafka.codec import ELEMENTS_MAX, decode, encode
+from minibroker.protocol.kafka.codec import decode, decode_in_turns, encode, encode_in_turns
 from minibroker.protocol.kafka.schema import Struct, parse
 from tests.unit.kafka.values import VERSIONS, kio_bytes, kio_class, shape_of, value_of
 
@@ -22,6 +24,7 @@ NOT_IN_KIO = {
     ("DescribeConfigs", 0),
 }
 ROUNDS = 25
+ROUNDS_IN_TURNS = 5
 
 
 def encoded(shape: Struct, version: int, value: Any, is_flexible: bool = False) -> bytes:
@@ -53,6 +56,81 @@ def test_bytes_are_those_of_kio(api: KafkaApi, version: int, direction: str) -> 
         if kind is not None:
             assert data == kio_bytes(kind, shape, version, value), f"seed {seed}"
         assert decoded(shape, version, data, is_flexible) == value, f"seed {seed}"
+
+
+def all_turns(generator: Generator[None, None, Any]) -> tuple[Any, int]:
+    """The result of a generator, and how often it paused."""
+    pauses = 0
+    while True:
+        try:
+            next(generator)
+        except StopIteration as end:
+            return end.value, pauses
+        pauses += 1
+
+
+@pytest.mark.parametrize(("api", "version", "direction"), VERSIONS, ids=name_of)
+def test_in_turns_is_as_at_once(api: KafkaApi, version: int, direction: str) -> None:
+    """The functions that pause make the same bytes and values of random values."""
+    shape, is_flexible = shape_of(api, direction), api.is_flexible(version)
+    for seed in range(ROUNDS_IN_TURNS):
+        value = value_of(shape, version, random.Random(seed))
+        data = encoded(shape, version, value, is_flexible)
+        parts, _ = all_turns(encode_in_turns(shape, version, value, is_flexible=is_flexible))
+        assert b"".join(parts) == data, f"seed {seed}"
+        frame = memoryview(data)
+        turns = decode_in_turns(shape, version, frame, 0, is_flexible=is_flexible)
+        assert all_turns(turns)[0] == (value, len(data)), f"seed {seed}"
+
+
+NESTED = parse("Nested", "topics[name:string partitions:[i32]]")
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions"), [(10_000, 1), (1, 15_000), (150, 100)], ids=["wide", "long", "both"]
+)
+def test_many_elements_take_turns(topics: int, partitions: int) -> None:
+    """No more than twice `ELEMENTS_AT_ONCE` between two pauses, however they are nested."""
+    value = NESTED.make([NESTED.of("topics").make("t", list(range(partitions)))] * topics)
+    with pytest.raises(TooManyElements):
+        encode(NESTED, 0, value, elements_max=ELEMENTS_AT_ONCE)
+    parts, pauses = all_turns(encode_in_turns(NESTED, 0, value, is_flexible=False))
+    elements = topics * (1 + partitions)
+    assert pauses >= elements / (2 * ELEMENTS_AT_ONCE)
+    frame = memoryview(b"".join(parts))
+    with pytest.raises(TooManyElements):
+        decode(NESTED, 0, frame, elements_max=ELEMENTS_AT_ONCE)
+    (found, _), pauses = all_turns(decode_in_turns(NESTED, 0, frame, 0, is_flexible=False))
+    assert found == value
+    assert pauses >= elements / (2 * ELEMENTS_AT_ONCE)
+
+
+def test_a_frame_has_a_limited_number_of_elements() -> None:
+    """In turns, too; tagged fields count."""
+    count = ELEMENTS_MAX + 1
+    frame = memoryview(encoded(NESTED, 0, NESTED.make([("", [])] * count)))
+    with pytest.raises(TooManyElements):
+        all_turns(decode_in_turns(NESTED, 0, frame, 0, is_flexible=False))
+    empty = parse("Empty", "")
+    tags = b"\xff\xff\xff\xff\x0f" + bytes(2 * 10**6)
+    with pytest.raises(TooManyElements):
+        decode(empty, 0, memoryview(tags), is_flexible=True)
+
+
+def test_a_response_has_a_limited_size() -> None:
+    """It is given up before it is whole."""
+    text = "x" * 30_000
+    topics = [NESTED.of("topics").make(text, [])] * (RESPONSE_BYTES_MAX // len(text) + 1)
+    with pytest.raises(ProtocolError, match="a response may have"):
+        all_turns(encode_in_turns(NESTED, 0, NESTED.make(topics), is_flexible=False))
+
+
+def test_a_text_has_a_limited_size_in_flexible_versions() -> None:
+    """As in the others, where its length has 16 bits."""
+    shape = parse("Text", "text:string")
+    data = b"\x81\x80\x02" + b"x" * 32_768 + b"\0"
+    with pytest.raises(ProtocolError, match="a text of 32768 bytes"):
+        decode(shape, 0, memoryview(data), is_flexible=True)
 
 
 # Written by hand from the public schemas, for the versions that kio lacks.

@@ -58,13 +58,13 @@ def decode_seed(seed: int) -> bool:
     rng = random.Random(seed)
     frame = harmed(rng, request_frame(rng)) if seed % 10 else rng.randbytes(rng.randrange(200))
     try:
-        envelope, encode_answer = decode_request(memoryview(frame))
+        envelope, encoder = decode_request(memoryview(frame))
     except ProtocolError:
         return False
     except BaseException as error:
         error.add_note(f"seed {seed}, frame {frame.hex()}")
         raise
-    assert callable(encode_answer)
+    assert callable(encoder.encode)
     return envelope.message is not None
 
 

@@ -44,8 +44,8 @@ def request(api: KafkaApi, version: int, *values, **named) -> memoryview:
 
 def answer_to(frame: memoryview, api: KafkaApi, message: object, version: int | None = None):
     """What an answer to a request says; its frame has the right length and correlation id."""
-    envelope, encode_answer = decode_request(frame)
-    data = b"".join(map(bytes, encode_answer(envelope.correlation_id, message)))
+    envelope, encoder = decode_request(frame)
+    data = b"".join(map(bytes, encoder.encode(envelope.correlation_id, message)))
     size, correlation_id = struct.unpack_from(">ii", data)
     assert (size, correlation_id) == (len(data) - 4, envelope.correlation_id)
     shown = envelope.version if version is None else version

@@ -8,17 +8,31 @@ from typing import get_args
 import msgpack
 import pytest
 
-from minibroker.protocol.constants import REQUEST_HEADER_BYTES_MAX, ApiKey
-from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.constants import (
+    ELEMENTS_AT_ONCE,
+    ELEMENTS_MAX,
+    REQUEST_HEADER_BYTES_MAX,
+    SMALL_REQUEST_BYTES_MAX,
+    ApiKey,
+)
+from minibroker.protocol.errors import ProtocolError, TooManyElements
 from minibroker.protocol.messages import APIS, RequestEnvelope, UnsupportedVersion
-from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
+from minibroker.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionFetch,
+    PartitionFetched,
+)
+from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.rpc import codec
 from minibroker.protocol.rpc.codec import (
     decode_request,
+    decode_request_in_turns,
     decode_response,
     encode_request,
     encode_response,
+    encode_response_in_turns,
 )
 from minibroker.protocol.types import records_size
 from tests.unit.rpc.samples import full, request_frame, requests, response_frame, responses
@@ -184,9 +198,11 @@ def test_the_good_header_is_good():
 
 @pytest.mark.parametrize("header", BAD_HEADERS.values(), ids=BAD_HEADERS)
 def test_malformed_headers_are_protocol_errors(header):
-    """Every value is checked for what it must be (NET-02)."""
+    """Every value is checked for what it must be (NET-02), also in turns."""
     with pytest.raises(ProtocolError):
         decode_request(frame_of(header, b"abc"))
+    with pytest.raises(ProtocolError):
+        all_turns(decode_request_in_turns(frame_of(header, b"abc")))
 
 
 BAD_BYTES = {
@@ -212,6 +228,8 @@ def test_malformed_bytes_are_protocol_errors(packed):
     with pytest.raises(ProtocolError):
         decode_request(frame_around(packed, b"abc"))
     with pytest.raises(ProtocolError):
+        all_turns(decode_request_in_turns(frame_around(packed, b"abc")))
+    with pytest.raises(ProtocolError):
         decode_response(frame_around(packed, b"abc"), ApiKey.FETCH, 0)
 
 
@@ -225,7 +243,76 @@ def test_header_lengths_must_be_true(frame):
 def test_a_header_is_bounded():
     """A request's header has a limit of its own, far below that of its frame."""
     with pytest.raises(ProtocolError, match="header of"):
-        decode_request(frame_around(bytes(REQUEST_HEADER_BYTES_MAX + 1)))
+        all_turns(decode_request_in_turns(frame_around(bytes(REQUEST_HEADER_BYTES_MAX + 1))))
+
+
+def test_a_request_without_records_is_bounded():
+    """Only a PRODUCE is as large as the socket takes."""
+    metadata = request_frame(RequestEnvelope(ApiKey.METADATA, 0, 1, None, MetadataRequest()))
+    size = struct.unpack_from(">I", metadata)[0]
+    grown = bytearray(metadata) + bytes(SMALL_REQUEST_BYTES_MAX)
+    assert size
+    with pytest.raises(ProtocolError, match="METADATA with"):
+        decode_request(memoryview(grown))
+
+
+def all_turns(generator):
+    """The result of a generator, which is run to its end."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as end:
+            return end.value
+
+
+@pytest.mark.parametrize("envelope", requests(), ids=lambda each: type(each.message).__name__)
+def test_requests_in_turns_are_as_at_once(envelope):
+    """The decoder that pauses reads the same messages."""
+    frame = memoryview(request_frame(envelope))
+    assert all_turns(decode_request_in_turns(frame)) == envelope
+
+
+@pytest.mark.parametrize(("key", "message"), responses())
+def test_responses_in_turns_are_as_at_once(key, message):
+    """The encoder that pauses writes the same bytes."""
+    header, blobs = all_turns(encode_response_in_turns(-5, message))
+    assert (header, blobs) == encode_response(-5, message)
+
+
+def fetch_of(count):
+    """A FETCH of so many partitions."""
+    partitions = tuple(PartitionFetch("t", number, 0) for number in range(count))
+    message = FetchRequest(partitions=partitions)
+    return memoryview(request_frame(RequestEnvelope(ApiKey.FETCH, 0, 1, None, message)))
+
+
+def test_a_large_header_takes_turns():
+    """It is not unpacked at once; no more than some hundred elements between two pauses."""
+    frame = fetch_of(5_000)
+    with pytest.raises(TooManyElements):
+        decode_request(frame)
+    turns = decode_request_in_turns(frame)
+    assert sum(1 for _ in turns) >= 5_000 // ELEMENTS_AT_ONCE
+    assert len(all_turns(decode_request_in_turns(frame)).message.partitions) == 5_000
+
+
+def test_a_request_has_a_limited_number_of_elements():
+    """However small they are."""
+    with pytest.raises(TooManyElements):
+        all_turns(decode_request_in_turns(fetch_of(ELEMENTS_MAX + 1)))
+
+
+@pytest.mark.parametrize("element", [b"\x90", b"\x91\x90", b"\x01", b"\xc0"])
+def test_a_wrong_type_in_a_large_header_is_found_early(element):
+    """A megabyte of empty arrays, which takes a third of a second at once, is given up at the
+    first."""
+    count = 900_000 // len(element)
+    body = b"\x96\xff\x00\x00\x00\x00" + b"\xdd" + struct.pack(">I", count) + element * count
+    packed = b"\x96\x01\x00\x01\xc0" + body + b"\x90"
+    turns = decode_request_in_turns(frame_around(packed))
+    next(turns)
+    with pytest.raises(ProtocolError):
+        next(turns)
 
 
 @pytest.mark.parametrize("size", [200, 500, 5_000, 1_000_000])
@@ -238,6 +325,8 @@ def test_lying_lengths_reserve_no_memory(size):
     try:
         with pytest.raises(ProtocolError):
             decode_request(frame)
+        with pytest.raises(ProtocolError):
+            all_turns(decode_request_in_turns(frame))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

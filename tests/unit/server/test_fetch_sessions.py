@@ -13,6 +13,7 @@ from minibroker.broker.server.fetch_sessions import (
     FetchContext,
     FetchSessions,
 )
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
@@ -24,7 +25,7 @@ from minibroker.protocol.types import TopicPartition
 
 
 def sessions(slots: int = 10) -> FetchSessions:
-    return FetchSessions(random.Random(1), slots, Purgatory())
+    return FetchSessions(random.Random(1), slots, Purgatory(), RequestMemory(2**28))
 
 
 def want(partition: int, offset: int = 0) -> PartitionFetch:

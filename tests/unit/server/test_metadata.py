@@ -86,7 +86,9 @@ async def controlled(**settings: str) -> AsyncIterator[Node]:
 
 async def ask(node: Node, api_key: ApiKey, request: object) -> Any:
     """The answer, waited for."""
-    outcome = HANDLERS[api_key](node.services, request, trio.current_time())
+    outcome = HANDLERS[api_key].handle(node.services, request, trio.current_time())
+    if isinstance(outcome, Generator):
+        return without_pause(outcome)
     return await node.purgatory.wait_for_answer(outcome) if isinstance(outcome, Parked) else outcome
 
 

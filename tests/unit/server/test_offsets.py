@@ -1,6 +1,7 @@
 """LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH through their handlers (row FET-13, R9)."""
 
 from minibroker.broker.server.handlers import offsets
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
@@ -25,7 +26,8 @@ def list_offset(
 
 def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochEnd:
     request = OffsetsForLeaderEpochRequest(-1, (PartitionEpoch("t", 0, epoch, leader_epoch),))
-    return offsets.offsets_for_leader_epoch(node.services, request, 0.0).partitions[0]
+    turns = offsets.offsets_for_leader_epoch(node.services, request, 0.0)
+    return without_pause(turns).partitions[0]
 
 
 def append(node: Node, count: int, time_ms: int = 1_000) -> None:

@@ -17,7 +17,8 @@ MIB = 1024 * 1024
 class Connection:
     """Somebody who holds memory until told to hang up."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_abandoned: bool = False) -> None:
+        self.is_abandoned = is_abandoned
         self.reasons: list[str] = []
 
     def hang_up(self, reason: str) -> None:
@@ -62,4 +63,4 @@ async def test_half_sent_requests_cannot_fill_the_memory(
             client.stream.close()
         await trio.sleep(1)
         assert server.acceptor.statistics().open == 1
-        assert server.acceptor.memory.statistics() == 0
+        assert server.node.services.memory.statistics() == 0

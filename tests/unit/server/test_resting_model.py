@@ -69,7 +69,9 @@ class Side:
         self.parked: dict[int, Parked[FetchResponse]] = {}
         self.proposals: list[IsrProposal] = []
         if not rests:
-            sessions = WakefulSessions(random.Random(2), 10, self.node.purgatory)
+            sessions = WakefulSessions(
+                random.Random(2), 10, self.node.purgatory, self.node.services.memory
+            )
             self.node.services.fetch_sessions = sessions
 
     def ask(self, asker: int, request: FetchRequest, now: float) -> FetchResponse | None:
