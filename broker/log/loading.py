@@ -62,7 +62,7 @@ def rebuild_producers(
     producers.clear(segments.first.base_offset)
     for offset in reversed(snapshots.offsets()):
         try:
-            producers.load(snapshots.read(offset), now_ms)
+            producers.load(snapshots.read(offset))
             break
         except SnapshotError as error:
             LOGGER.warning("%s is deleted: %s", snapshots.path(offset), error)

@@ -170,7 +170,7 @@ class Log:
         header = check_append(batch, self._limits, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
         if header.has_producer:
-            duplicate = self.producers.check(header, now_ms)
+            duplicate = self.producers.check(header)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if uses_append_time else NO_TIMESTAMP
                 return Appended(duplicate.first_offset, duplicate.last_offset, time_ms, True)

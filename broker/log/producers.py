@@ -9,7 +9,8 @@ expired. Kafka's clients treat a refusal as the end of the producer.
 * `check` only decides; `update` only records what was appended, without a check. So leader,
   follower and recovery reach the same state from the same log.
 * An entry expires by the wall time of its last append, never by a record's timestamp: a producer
-  of old records is alive. Retention does not remove entries.
+  of old records is alive. Retention does not remove entries. Only `expire` removes them, which a
+  timer calls: the wall clock may jump, and an append must not forget a producer for it.
 * `map_end_offset` is the offset up to which the state follows the log.
 
 A snapshot keeps all five batches, so a restart forgets none; its CRC covers all of it, and equal
@@ -106,14 +107,14 @@ class ProducerStates:
         """All entries by producer id, for tools."""
         return sorted(self._entries.items())
 
-    def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
+    def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Check a client's batch that has a producer. Returns None if it comes next, a duplicate as
         it is in the log.
 
         Raises Refused: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         entry = self._entries.get(header.producer_id)
-        if entry is None or self._is_expired(entry, now_ms):
+        if entry is None:
             self.check_unknown(header)
             return None
         if header.producer_epoch == entry.epoch:
@@ -146,7 +147,7 @@ class ProducerStates:
         if not header.has_producer:
             return
         entry = self._entries.get(header.producer_id)
-        if entry is None or self._is_expired(entry, now_ms):
+        if entry is None:
             entry = ProducerEntry(header.producer_epoch, now_ms)
             self._entries[header.producer_id] = entry
         if header.producer_epoch != entry.epoch:
@@ -186,12 +187,9 @@ class ProducerStates:
         self._entries = {
             producer_id: entry
             for producer_id, entry in self._entries.items()
-            if not self._is_expired(entry, now_ms)
+            if now_ms - entry.last_append_ms < self.expiration_ms
         }
         return count - len(self._entries)
-
-    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        return now_ms - entry.last_append_ms >= self.expiration_ms
 
     def clear(self, map_end_offset: int) -> None:
         """Remove all entries, before a replay from `map_end_offset`."""
@@ -217,8 +215,8 @@ class ProducerStates:
         )
         return bytes(snapshot)
 
-    def load(self, data: bytes, now_ms: int) -> None:
-        """Load a snapshot, without expired entries. After SnapshotError nothing has changed."""
+    def load(self, data: bytes) -> None:
+        """Load a snapshot. After SnapshotError nothing has changed."""
         try:
             version, crc, map_end_offset, entry_count = _SNAPSHOT.unpack_from(data)
             if version != _SNAPSHOT_VERSION:
@@ -229,7 +227,6 @@ class ProducerStates:
         except struct.error:
             raise SnapshotError("cut short") from None
         self.map_end_offset = map_end_offset
-        self.expire(now_ms)
 
 
 def _load_entries(data: bytes, entry_count: int) -> dict[int, ProducerEntry]:

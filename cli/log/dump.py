@@ -192,7 +192,7 @@ def _time_index(path: Path) -> Iterator[Entry]:
 def _snapshot(path: Path) -> Iterator[Entry]:
     states = ProducerStates(EXPIRES_NEVER_MS)
     try:
-        states.load(path.read_bytes(), now_ms=0)
+        states.load(path.read_bytes())
     except SnapshotError as error:
         yield _damage(0, path.stat().st_size, str(error))
         return

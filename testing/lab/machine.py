@@ -34,6 +34,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import without_pause
 from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -243,6 +244,10 @@ class Process:
             self.manager.apply_retention(name, high_watermark, wall_ms)
             for name, high_watermark in self.replicas.high_watermarks().items()
         )
+
+    def expire_producers(self) -> None:
+        """Forget idle producers, as a timer does every ten minutes."""
+        without_pause(self.manager.expire_producers(self.services.wall_ms()))
 
     def checkpoint(self) -> None:
         """Write the high watermark's checkpoint, as a timer does every few seconds."""

@@ -294,6 +294,9 @@ class Stage:
             self.now = max(self.now, min(end, self._clients.deadline, *fetches))
             yield from self._expire(brokers)
             yield from self._run_until_quiet()
+        for machine in self._machines.values():
+            if machine.process is not None:
+                machine.process.expire_producers()
         others = f", {' and '.join(map(str, brokers))} fetching" if brokers else ""
         yield f"{seconds:g} s pass{others}"
 

@@ -109,7 +109,7 @@ def message_lag_replicas(settings: Settings) -> type[Replicas]:
 class NoSequenceProducers(ProducerStates):
     """Ignores the stamps of producers, as Kafka did before 0.11."""
 
-    def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
+    def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Return None: every batch is a new one."""
         return None
 
@@ -144,7 +144,7 @@ def producer_replicas(producers_type: type[ProducerStates]) -> type[Replicas]:
         def __init__(self, local_broker: LocalBroker, log: Log, settings: TopicConfig) -> None:
             super().__init__(local_broker, log, settings)
             producers = producers_type(log.producers.expiration_ms)
-            producers.load(log.producers.dump(), now_ms=0)
+            producers.load(log.producers.dump())
             log.producers = producers
 
     return with_partition(JudgingPartition)

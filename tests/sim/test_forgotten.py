@@ -11,7 +11,11 @@ def test_a_producer_that_was_idle_too_long_goes_on():
 
     async def main() -> None:
         world = SimulatedWorld(1)
-        async with open_broker(world, {"producer.id.expiration.ms": "5000"}) as broker:
+        settings = {
+            "producer.id.expiration.check.interval.ms": "500",
+            "producer.id.expiration.ms": "5000",
+        }
+        async with open_broker(world, settings) as broker:
             async with Producer(broker.address, seams=world.seams("producer")) as producer:
                 for number in range(3):
                     await producer.send_and_wait("t", b"%d" % number)
