@@ -5,7 +5,7 @@
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
      |- ReplicaFetchers.run    one fetcher for each leader that is copied from
-     |- _tend                  each second: log lines that were put off, requests to answer
+     |- _tend                  each second: the wall clock, log lines put off, requests to answer
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
      |- _keep_house            retention, checkpoints, expiry, deleted files
@@ -71,6 +71,7 @@ from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import take_turns
+from minibroker.broker.wall_clock import ClockWatch
 from minibroker.client.net.channel import ChannelOptions
 from minibroker.client.net.network import Listener, Network, connected_socket
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
@@ -154,10 +155,13 @@ async def serve(
                 cluster_id = await _unless(shutdown, ask, *wanted)
                 if cluster_id is None:
                     return
-                marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
+                now_ms, now = system.wall_ms(), trio.current_time()
+                is_synced = config.flush == "always"
+                marks = RunMarks(system.rng.randbytes(16), is_synced, began_ms=now_ms)
                 whose = system.boot_id, cluster_id, config.node_id
-                await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
-                broker = _Broker(config, system, manager, listeners, shutdown)
+                await system.in_worker(manager.start, *whose, now_ms, marks)
+                clock = ClockWatch(now_ms, now, manager.directory.last_run_ms)
+                broker = _Broker(config, system, manager, clock, listeners, shutdown)
                 try:
                     await broker.run(cluster_id, http, task_status)
                 except* OSError:
@@ -227,12 +231,14 @@ class _Broker:
         config: Config,
         system: System,
         manager: LogManager,
+        clock: ClockWatch,
         listeners: Mapping[str, Listener],
         shutdown: trio.Event,
     ) -> None:
         self._config = config
         self._system = system
         self._manager = manager
+        self._clock = clock
         self._listeners = listeners
         self._shutdown = shutdown
         purgatory = Purgatory()
@@ -240,18 +246,7 @@ class _Broker:
         self._isr_proposals = IsrProposals()
         connect = _connect(config, system)
         self._fetchers = ReplicaFetchers(config, connect, system.wall_ms)
-        self._replicas = system.replicas_type(
-            config,
-            Collaborators(
-                manager=manager,
-                purgatory=purgatory,
-                flusher=self._flusher,
-                fetchers=self._fetchers,
-                isr_proposals=self._isr_proposals,
-                wall_ms=system.wall_ms,
-                broker=self,
-            ),
-        )
+        self._replicas = self._make_replicas(purgatory)
         defects = Defects()
         order_handlers = _order_handlers(self._replicas, purgatory, defects)
         self._node = system.node_type(
@@ -261,7 +256,13 @@ class _Broker:
         slots = config.max_incremental_fetch_session_cache_slots
         is_current = self._node.may_decide_alone
         self._groups = Coordinator(
-            config, self._replicas, purgatory, system.wall_ms, is_current, system.rng
+            config,
+            self._replicas,
+            purgatory,
+            system.wall_ms,
+            is_current,
+            system.rng,
+            expiry_ms=self._expiry_ms,
         )
         self._services = services = Services(
             config=config,
@@ -277,10 +278,25 @@ class _Broker:
             is_shutting_down=shutdown.is_set,
             silent_leaders=self._fetchers.silent_leaders,
             defects=defects,
+            clock_statistics=clock.statistics,
         )
         acceptor = Acceptor(services, listeners, system.dispatch)
         self._sources = Sources(
             services, acceptor, self._fetchers, self._flusher, self._isr_proposals
+        )
+
+    def _make_replicas(self, purgatory: Purgatory) -> Replicas:
+        return self._system.replicas_type(
+            self._config,
+            Collaborators(
+                manager=self._manager,
+                purgatory=purgatory,
+                flusher=self._flusher,
+                fetchers=self._fetchers,
+                isr_proposals=self._isr_proposals,
+                wall_ms=self._system.wall_ms,
+                broker=self,
+            ),
         )
 
     @property
@@ -327,7 +343,9 @@ class _Broker:
                 await self._work(tell_started)
             high_watermarks = self._replicas.high_watermarks()
             logs = self._closed_logs()
-            is_clean = await self._system.in_worker(self._manager.close, high_watermarks)
+            is_clean = await self._system.in_worker(
+                self._manager.close, high_watermarks, self._system.wall_ms()
+            )
             membership.cancel_scope.cancel()
         await self._node.close(logs if is_clean else None)
 
@@ -369,12 +387,14 @@ class _Broker:
         await self._keep_house()
 
     async def _tend(self) -> None:
-        """Every second: write the log lines about partitions that were put off, answer parked
-        requests if another broker may lead, and settle memory after many new partitions."""
+        """Every second: watch the wall clock, write the log lines about partitions that were put
+        off, answer parked requests if another broker may lead, and settle memory after many new
+        partitions."""
         settled = 0
         while True:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
+            self._clock.observe(self._system.wall_ms(), now)
             self._replicas.flush_events(now)
             if not self._node.may_decide_alone(now):
                 await take_turns(self._services.wake_abandoned(now))
@@ -404,8 +424,12 @@ class _Broker:
             for duty in house.due(trio.current_time()):
                 await self._do(duty)
 
+    def _expiry_ms(self) -> int:
+        """Return the wall clock by which things expire: not the present one if it has jumped."""
+        return self._clock.expiry_ms(self._system.wall_ms(), trio.current_time())
+
     async def _do(self, duty: Duty) -> None:
-        manager, now_ms = self._manager, self._system.wall_ms()
+        manager = self._manager
         match duty:
             case Duty.HIGH_WATERMARKS:
                 manager.record_high_watermarks(self._replicas.high_watermarks())
@@ -415,11 +439,11 @@ class _Broker:
             case Duty.LOG_STARTS:
                 await self._system.in_worker(manager.checkpoint_log_starts)
             case Duty.RETENTION:
-                await take_turns(self._replicas.apply_retention(now_ms))
+                await take_turns(self._replicas.apply_retention(self._expiry_ms()))
             case Duty.DELETED_FILES:
-                await take_turns(manager.remove_deleted_files(now_ms))
+                await take_turns(manager.remove_deleted_files(self._system.wall_ms()))
             case Duty.PRODUCERS:
-                await take_turns(manager.expire_producers(now_ms))
+                await take_turns(manager.expire_producers(self._expiry_ms()))
             case Duty.UNCREATED_LOGS:
                 await take_turns(self._replicas.retry(trio.current_time))
 

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "broker.histogram": "",
     "broker.machine": "__version__",
     "broker.turns": "",
+    "broker.wall_clock": "",
     "broker.config_property": "protocol",
     "broker.properties": "protocol broker.config_property broker.properties",
     "broker.config": "protocol broker.config_property broker.properties broker.config_sources"
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
     " broker.log"
     " broker.metadata.model broker.replication broker.controller broker.groups broker.machine"
-    " broker.observe.readiness broker.histogram broker.turns broker.server",
+    " broker.observe.readiness broker.histogram broker.turns broker.wall_clock broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
     "broker.observe.sources": "protocol broker.replication broker.server",
     "broker.observe.loop_lag": "broker.histogram",
@@ -71,7 +72,7 @@ PURE_FILES = """
     protocol/ broker/config_property.py broker/properties/ broker/config.py broker/config_page.py
     broker/config_sources.py broker/errors.py broker/findings/ broker/histogram.py broker/log/
     broker/server/request_times.py broker/metadata/model.py broker/metadata/cache.py
-    broker/metadata/orders.py broker/metadata/etcd_codec.py
+    broker/metadata/orders.py broker/metadata/etcd_codec.py broker/wall_clock.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/corruption.py broker/replication/events.py broker/replication/follower.py
     broker/replication/follower_silence.py

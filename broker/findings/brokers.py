@@ -67,6 +67,7 @@ def of_brokers(
     yield from of_fences(brokers)
     yield from of_readiness(answers)
     yield from of_clocks(brokers)
+    yield from of_clock_jumps(answers)
     yield from of_leases(answers)
     yield from of_defects(answers)
     machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
@@ -174,6 +175,22 @@ def of_clocks(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
         side = "behind" if ahead.clock_ms > 0 else "ahead of"
         seconds = abs(ahead.clock_ms) / 1000
         yield Finding(Level.NOTE, f"this machine's clock is {seconds:.1f} s {side} theirs", sync)
+
+
+def of_clock_jumps(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
+    """Report the brokers whose wall clock has jumped, and is not believed yet."""
+    for node_id, answer in answers.items():
+        if not answer.clock_settles_in_ms:
+            continue
+        side = "forward" if answer.clock_jump_ms > 0 else "back"
+        minutes = max(1, round(answer.clock_settles_in_ms / 60_000))
+        yield Finding(
+            Level.PROBLEM,
+            f"the wall clock of broker {node_id} jumped {side} by"
+            f" {abs(answer.clock_jump_ms) / 1000:,.0f} s",
+            f"if its time is wrong, correct it within {minutes} min: until then nothing expires"
+            " because of the jump, after that retention, producers and offsets go by it",
+        )
 
 
 def of_leases(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:

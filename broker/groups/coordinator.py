@@ -72,13 +72,17 @@ class Coordinator:
         wall_ms: Callable[[], int],
         may_decide_alone: Callable[[float], bool],
         rng: Random,
+        *,
+        expiry_ms: Callable[[], int] | None = None,
     ) -> None:
         """`wall_ms` is the wall clock. `may_decide_alone` says whether, at a time of trio's clock,
-        no other broker can have replaced this one. `rng` makes members' ids."""
+        no other broker can have replaced this one. `rng` makes members' ids. `expiry_ms` is the
+        wall clock by which offsets expire, if not `wall_ms`."""
         self._config = config
         self._replicas = replicas
         self._purgatory = purgatory
         self._wall_ms = wall_ms
+        self._expiry_ms = expiry_ms or wall_ms
         self._may_decide_alone = may_decide_alone
         self._rng = rng
         self._shards: dict[TopicPartition, Shard] = {}
@@ -331,7 +335,7 @@ class Coordinator:
         """Append tombstones for offsets and groups that were not used during the retention
         (GRP-15), and for the offsets of deleted topics."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        oldest_ms = self._wall_ms() - retention_ms
+        oldest_ms = self._expiry_ms() - retention_ms
         for shard in list(self._shards.values()):
             if shard.registry is None:
                 continue

@@ -7,9 +7,9 @@ The marks, and the reasons for their order:
   `directory.id`: a directory that comes back empty gets another one.
 * `run` counts the starts, durably before anything else happens. If the cluster knows a later run
   than this file, the directory was restored from a copy. It also says whether that run syncs
-  appends before it acknowledges them (`flush=always`).
+  appends before it acknowledges them (`flush=always`), and at which wall clock time it began.
 * `clean-shutdown` is written last at a clean stop, and removed before any log is opened, so that a
-  crash while opening counts as unclean.
+  crash while opening counts as unclean. It has the wall clock time of the stop.
 * `boot-id` is the id of the machine's boot. If it is the same as at the last start, the page cache
   lost nothing, however the process ended.
 * `tail-unsafe` is set by a start that found neither a clean stop nor the same boot, until the
@@ -42,6 +42,7 @@ BOOT_ID = "boot-id"
 TAIL_UNSAFE = "tail-unsafe"
 FORMAT_VERSION = "1"
 SYNCED = b"synced"  # in RUN and TAIL_UNSAFE
+AT = b"at="  # before a wall clock time in ms, in RUN and CLEAN_SHUTDOWN
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -85,11 +86,13 @@ class RunMarks(NamedTuple):
     """What a run records of itself.
 
     `new_directory_id`: 16 random bytes, for a directory that has no id yet. `is_synced`: appends
-    are synced before they are acknowledged (the broker's `flush` is `always`).
+    are synced before they are acknowledged (the broker's `flush` is `always`). `began_ms`: the wall
+    clock.
     """
 
     new_directory_id: bytes = bytes(16)
     is_synced: bool = False
+    began_ms: int = 0
 
 
 NO_MARKS = RunMarks()
@@ -100,7 +103,8 @@ class DataDirectory:
 
     `tail_safe`: the way in which the last runs ended cannot have lost an append, synced or not.
     `was_synced`: it cannot have lost an acknowledged one with `flush=always`. `directory_id`: 32
-    hex digits. `run`: this run's number, 1 for the first.
+    hex digits. `run`: this run's number, 1 for the first. `last_run_ms`: the latest wall clock time
+    at which a broker is known to have run here before, 0 if none is.
     """
 
     def __init__(self, files: Files, root: PurePath) -> None:
@@ -111,6 +115,7 @@ class DataDirectory:
         self.was_synced = False
         self.directory_id = ""
         self.run = 0
+        self.last_run_ms = 0
         self._files = files
         self._lock: Lock | None = None
 
@@ -140,6 +145,7 @@ class DataDirectory:
         self.is_clean = is_new or files.exists(root / CLEAN_SHUTDOWN)
         last_boot_id = self._read_boot_id()
         last_run, last_synced = self._read_run()
+        self.last_run_ms = max(self._read_time(RUN), self._read_time(CLEAN_SHUTDOWN))
         was_reported = not files.exists(root / TAIL_UNSAFE)
         self.same_boot = last_boot_id == boot_id and was_reported
         self.tail_safe = (self.is_clean or self.same_boot) and was_reported
@@ -150,7 +156,7 @@ class DataDirectory:
         # A run without syncs before its acknowledgements may have left records in the page cache;
         # they do not become durable by this run's promise.
         owes_syncs = last_boot_id == boot_id and not (self.is_clean or last_synced)
-        self._write_run(marks.is_synced and not owes_syncs)
+        self._write_run(marks.is_synced and not owes_syncs, marks.began_ms)
         if last_boot_id != boot_id:
             files.write_atomic(root / BOOT_ID, boot_id.encode())
         files.remove(root / CLEAN_SHUTDOWN)
@@ -163,9 +169,16 @@ class DataDirectory:
         number = int(words[0]) if words and words[0].isdigit() else 0
         return number, SYNCED in words[1:]
 
-    def _write_run(self, is_synced: bool) -> None:
-        text = b"%d %s\n" % (self.run, SYNCED) if is_synced else b"%d\n" % self.run
-        self._files.write_atomic(self.root / RUN, text)
+    def _read_time(self, name: str) -> int:
+        """Return the wall clock time in a mark; 0 for one of an earlier version, which has none."""
+        path = self.root / name
+        words = self._files.read_bytes(path).split() if self._files.exists(path) else []
+        times = [word.removeprefix(AT) for word in words if word.startswith(AT)]
+        return int(times[0]) if times and times[0].isdigit() else 0
+
+    def _write_run(self, is_synced: bool, began_ms: int) -> None:
+        words = [b"%d" % self.run, SYNCED if is_synced else b"", AT + b"%d" % began_ms]
+        self._files.write_atomic(self.root / RUN, b" ".join(filter(None, words)) + b"\n")
 
     def _was_unreported_tail_synced(self) -> bool:
         return self._files.read_bytes(self.root / TAIL_UNSAFE) == SYNCED
@@ -191,9 +204,9 @@ class DataDirectory:
         with suppress(OSError):
             self._files.write_atomic(self.root / TAIL_UNSAFE, b"")
 
-    def end_clean(self) -> None:
+    def end_clean(self, now_ms: int) -> None:
         """Write the clean mark: all logs are closed and durable."""
-        self._files.write_atomic(self.root / CLEAN_SHUTDOWN, b"")
+        self._files.write_atomic(self.root / CLEAN_SHUTDOWN, AT + b"%d\n" % now_ms)
 
     def _claim(self, cluster_id: str, node_id: int, new_directory_id: bytes) -> None:
         path = self.root / META

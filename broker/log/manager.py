@@ -395,7 +395,7 @@ class LogManager:
 
     # -- ending
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
+    def close(self, high_watermarks: Mapping[TopicPartition, int], now_ms: int = 0) -> bool:
         """Close all logs, checkpoint them, and mark the stop as clean. May be called twice.
 
         On a full disk there is no mark, and the next start reads more. Other errors are raised.
@@ -414,7 +414,7 @@ class LogManager:
                 and self.checkpoint_log_starts()
             )
             if is_written:
-                self.directory.end_clean()
+                self.directory.end_clean(now_ms)
         except OSError as error:
             if error.errno not in DISK_IS_FULL:
                 raise

@@ -24,6 +24,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
+from minibroker.broker.wall_clock import ClockStatistics
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
@@ -61,6 +62,7 @@ class Services:
     machine: Callable[[], MachineFacts] = MachineFacts
     is_shutting_down: Callable[[], bool] = lambda: False
     silent_leaders: Callable[[float], Sequence[int]] = lambda now: ()
+    clock_statistics: Callable[[float], ClockStatistics] = lambda now: ClockStatistics()
     listener: str = PLAINTEXT
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     defects: Defects = field(default_factory=Defects)

@@ -69,6 +69,8 @@ class DescribeBrokerResponse:
     the store `renewal_us` microseconds. `wall_ms` is the broker's wall clock. `machine` is nil
     unless it was requested. `clients` are the kinds that sent requests; kinds beyond 64 are
     counted as "others". `defects` are the kinds of unexpected exceptions that requests met.
+    If the wall clock has jumped lately, `clock_jump_ms` says by how much (negative: back), and
+    nothing expires because of that for `clock_settles_in_ms`.
     """
 
     node_id: int = NO_NODE
@@ -85,6 +87,8 @@ class DescribeBrokerResponse:
     machine: MachineDescription | None = None
     clients: tuple[ConnectedClient, ...] = ()
     defects: tuple[DefectCount, ...] = ()
+    clock_jump_ms: int = 0
+    clock_settles_in_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,11 @@ def lease_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_lease_renewal_seconds", text, session.renewal_s)
     text = "Broker epoch: grows with each registration of this broker, -1 before the first"
     yield single("minibroker_broker_epoch", text, services.replicas.broker_epoch)
+    clock = services.clock_statistics(now)
+    text = "Jumps of the wall clock, seen against the monotonic clock"
+    yield total("minibroker_clock_jumps", text, clock.jumps)
+    text = "By how much the wall clock jumped last, while nothing expires by it; else 0"
+    yield single("minibroker_clock_jump_seconds", text, clock.jump_ms / 1000)
     machine = services.machine()
     yield from _machine_families(machine)
     family = gauge(

@@ -26,6 +26,7 @@ def describe(
     known = image.brokers.get(services.replicas.broker_id)
     listeners = {} if known is None else known.listeners or {PLAINTEXT: known.endpoint}
     session = services.controller.session_statistics()
+    clock = services.clock_statistics(now)
     return DescribeBrokerResponse(
         services.replicas.broker_id,
         services.replicas.broker_epoch,
@@ -43,6 +44,8 @@ def describe(
             DefectCount(kind.request, kind.stage.value, kind.place, count)
             for kind, count in services.defects.statistics().items()
         ),
+        clock.jump_ms,
+        clock.settles_in_ms,
     )
 
 

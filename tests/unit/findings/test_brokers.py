@@ -140,6 +140,18 @@ def test_clocks_that_differ_are_told_beyond_what_may_be_the_way() -> None:
     assert bad(*behind) == [("note", "this machine's clock is 3.1 s ahead of theirs")]
 
 
+def test_a_clock_that_jumped_is_told_until_it_is_believed() -> None:
+    """With its direction, and how long there is to correct it."""
+    jumped = {"clock_jump_ms": 691_200_000, "clock_settles_in_ms": 3_300_000}
+    (found,) = bad(broker(1, **jumped))
+    assert found == ("problem", "the wall clock of broker 1 jumped forward by 691,200 s")
+    (found,) = bad(broker(1, **jumped | {"clock_jump_ms": -60_000}))
+    assert found == ("problem", "the wall clock of broker 1 jumped back by 60 s")
+    (finding,) = [each for each in of_brokers([broker(1, **jumped)], [], VERSION) if each.advice]
+    assert "correct it within 55 min" in finding.advice
+    assert not bad(broker(1, clock_jump_ms=5))
+
+
 def test_a_slow_or_lost_metadata_store_is_told_by_the_leases() -> None:
     """By the part of the session that it takes; and when there was no answer for all of it."""
     took = "the metadata store took {} ms over the lease of broker 1{}"
