@@ -1,41 +1,36 @@
 """The broker's pages over HTTP, in the broker's own loop (`http.listener`).
 
-The protocol is hypercorn's, one of its `TCPServer` for each connection; that is the part of its
-trio worker below `hypercorn.trio.serve`. What `serve` does around it is done here, because it has
-no bounds there:
+An orchestrator kills a broker whose `/live` does not answer, so no client may keep others out, and
+the files of a process are limited, because logs need them. So at most `CONNECTIONS_MAX` connections
+are open. For a new one beyond that the server closes one: the connection that has been idle, or has
+left its request unfinished, the longest, or if none has for `GRACE_S`, the one that has been taking
+its answer the longest. So a client that sends its request at once is answered. Answers that are
+being sent hold at most `ANSWERS_BYTES_MAX`; above that the oldest of them ends.
 
-* hypercorn shields its sends from cancellation, so one client that reads nothing could delay the
-  broker's stop without end. This module knows every socket, and closing it ends a send.
-* It accepts any number of connections, but the files of a process are limited, and logs need them.
-
-A connection that fails is logged and closed. If the listener fails, except for want of files or
-memory, the broker stops. Hypercorn writes no log of its own; its messages go to this
-module's logger.
+`http_connection` bounds what one connection may do. A connection that fails is logged and closed.
+If the listener fails, except for want of files or memory, the broker stops.
 
 This module, and what it imports, is loaded only by a broker that has an `http.listener`.
 """
 
 import logging
-from typing import Any, Final, cast
+import math
+from collections.abc import Iterable
+from typing import Final
 
 import trio
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState, Framework
-from hypercorn.utils import wrap_app
 
+from minibroker.broker.observe.http_connection import HttpConnection, Phase
 from minibroker.broker.observe.pages import Pages
 from minibroker.broker.observe.sources import CannotServeHttp, Sources
 from minibroker.broker.server.listener import ACCEPT_PAUSE_S, EXHAUSTED
 from minibroker.protocol.types import Endpoint
 
 CONNECTIONS_MAX: Final = 64
-READ_S_MAX: Final = 10  # for the next bytes of a request
-IDLE_S_MAX: Final = 5.0  # between two requests
-CONNECTION_S_MAX: Final = 600.0  # in all, whatever it does
-SWEEP_S: Final = 10.0
+GRACE_S: Final = 0.5  # in which the request of a new connection should have come
+ANSWERS_BYTES_MAX: Final = 32 << 20
 STOP_S_MAX: Final = 1.0  # for answers that are under way when the broker stops
+LOG_INTERVAL_S: Final = 60.0
 EVERYWHERE: Final = "0.0.0.0"
 
 logger = logging.getLogger(__name__)
@@ -58,14 +53,11 @@ class HttpServer:
     def __init__(self, listeners: list[trio.SocketListener]) -> None:
         self._listeners = listeners
         self._pages = Pages()
-        self._config = _config()
-        # Starlette and hypercorn spell the types of ASGI's messages differently.
-        app = cast(Framework, self._pages.app())
-        self._app = wrap_app(app, self._config.wsgi_max_body_size, "asgi")
-        self._context = WorkerContext(None)
-        self._streams: dict[trio.SocketStream, float] = {}  # and when each began
+        self._app = self._pages.app()
+        self._connections: set[HttpConnection] = set()
         self._change = trio.Event()  # one of them has ended
         self._scope = trio.CancelScope()
+        self._logged_at = -math.inf
 
     @property
     def endpoint(self) -> Endpoint:
@@ -79,7 +71,7 @@ class HttpServer:
 
     def statistics(self) -> int:
         """Return how many connections are open."""
-        return len(self._streams)
+        return len(self._connections)
 
     async def run(self) -> None:
         """Serve until stopped. Nothing that a client does makes it fail."""
@@ -87,7 +79,6 @@ class HttpServer:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._pages.loop_lag.run)
-                    nursery.start_soon(self._close_old)
                     for listener in self._listeners:
                         nursery.start_soon(self._accept_connections, listener, nursery)
         finally:
@@ -96,9 +87,10 @@ class HttpServer:
     async def stop(self) -> None:
         """Accept no more connections, give answers under way a moment to be sent, and end `run`."""
         self._close()
-        await self._context.terminated.set()
+        for connection in self._connections:
+            connection.finish()
         with trio.move_on_after(STOP_S_MAX):
-            while self._streams:
+            while self._connections:
                 self._change = trio.Event()
                 await self._change.wait()
         self._scope.cancel()
@@ -122,43 +114,62 @@ class HttpServer:
                 logger.warning("cannot accept HTTP connections at present: %s", error)
                 await trio.sleep(ACCEPT_PAUSE_S)
                 continue
-            if len(self._streams) < CONNECTIONS_MAX:
-                self._streams[stream] = trio.current_time()
-                nursery.start_soon(self._serve, stream)
-            else:
+            if len(self._connections) >= CONNECTIONS_MAX and not self._close_one():
                 stream.socket.close()
+                continue
+            connection = HttpConnection(stream, self._app, self._limit_answers)
+            self._connections.add(connection)
+            nursery.start_soon(self._serve, connection)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        # Its type asks for a stream with TLS, but it checks at run time and accepts this one.
-        plain = cast(Any, stream)
-        server = TCPServer(self._app, self._config, self._context, ConnectionState({}), plain)
+    async def _serve(self, connection: HttpConnection) -> None:
         try:
-            await server.run()
+            await connection.run()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            pass  # the client has gone, or is too slow
         except Exception:  # whatever it is, the broker goes on
             logger.warning("an HTTP connection ended", exc_info=True)
         finally:
-            stream.socket.close()
-            del self._streams[stream]
+            self._connections.discard(connection)
             self._change.set()
 
-    async def _close_old(self) -> None:
-        """Close connections that have been open for too long; at the end, all of them."""
-        try:
-            while True:
-                await trio.sleep(SWEEP_S)
-                oldest = trio.current_time() - CONNECTION_S_MAX
-                for stream, began_at in self._streams.items():
-                    if began_at < oldest:
-                        stream.socket.close()
-        finally:
-            for stream in self._streams:
-                stream.socket.close()
+    def _close_one(self) -> bool:
+        """Close the connection that has waited the longest for its client; False if none waits."""
+        now = trio.current_time()
+        reading = _oldest(self._connections, Phase.READING)
+        waiting = reading
+        if reading is None or now - reading.since < GRACE_S:
+            waiting = _oldest(self._connections, Phase.SENDING) or reading
+        if waiting is None:
+            return False
+        if now - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = now
+            logger.warning(
+                "all %d HTTP connections are open: closing those that have waited the longest",
+                CONNECTIONS_MAX,
+            )
+        self._discard(waiting)
+        return True
+
+    def _limit_answers(self, connection: HttpConnection, size: int) -> None:
+        """Close the oldest answers under way where another would take more memory than they
+        may."""
+        held = sum(each.answer_bytes for each in self._connections)
+        while held + size > ANSWERS_BYTES_MAX:
+            oldest = _oldest(self._connections, Phase.SENDING)
+            if oldest is None:
+                return
+            held -= oldest.answer_bytes
+            self._discard(oldest)
+
+    def _discard(self, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+        connection.close()
 
 
-def _config() -> HypercornConfig:
-    config = HypercornConfig()
-    config.errorlog = logger
-    config.include_server_header = False
-    config.read_timeout = READ_S_MAX
-    config.keep_alive_timeout = IDLE_S_MAX
-    return config
+def _oldest(connections: Iterable[HttpConnection], phase: Phase) -> HttpConnection | None:
+    """Return the connection that has been in a phase for the longest."""
+    return min(
+        (each for each in connections if each.phase is phase),
+        key=lambda each: each.since,
+        default=None,
+    )

@@ -2,8 +2,12 @@
 
 It serves them from before the logs are opened until after they are closed. So a health check can
 tell a broker that recovers its logs from one that does not run.
+
+A page of metrics is made by one request at a time, and at most once in `METRICS_S_MIN`: requests
+that come meanwhile share it. So many requests cost the loop and the memory no more than one.
 """
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -22,6 +26,7 @@ from minibroker.broker.observe.sources import Sources
 
 READY_CODE: Final = 200
 NOT_READY_CODE: Final = 503
+METRICS_S_MIN: Final = 1.0
 STARTING: Final = Readiness(False, ("it is starting: its logs are being opened",))
 
 MakeMetrics = Callable[[Sources | None, LoopLag], Awaitable[bytes]]
@@ -65,8 +70,30 @@ class Pages:
         return JSONResponse({"status": status, "reasons": ready.reasons}, code)
 
     def _metrics_page(self, make: MakeMetrics) -> Callable[[Request], Awaitable[Response]]:
+        shared = _SharedText(make)
+
         async def page(request: Request) -> Response:
-            text = await make(self.sources, self.loop_lag)
+            text = await shared.get(self.sources, self.loop_lag)
             return Response(text, media_type=CONTENT_TYPE)
 
         return page
+
+
+class _SharedText:
+    """The text of a page of metrics, which requests that come within a second share."""
+
+    def __init__(self, make: MakeMetrics) -> None:
+        self._make = make
+        self._lock = trio.Lock()
+        self._sources: Sources | None = None
+        self._text = b""
+        self._made_at = -math.inf
+
+    async def get(self, sources: Sources | None, loop_lag: LoopLag) -> bytes:
+        """Return the text, made anew if it is old or about another broker."""
+        async with self._lock:
+            now = trio.current_time()
+            if sources is not self._sources or now - self._made_at >= METRICS_S_MIN:
+                self._text = await self._make(sources, loop_lag)
+                self._sources, self._made_at = sources, now
+            return self._text

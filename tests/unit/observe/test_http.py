@@ -1,5 +1,6 @@
 """The pages over HTTP: what they answer, and that nobody who asks can hold the broker up."""
 
+import math
 import socket
 import subprocess
 import sys
@@ -8,23 +9,19 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.metadata.model import ClusterImage, PartitionImage, TopicImage
-from minibroker.broker.observe.http import (
-    CONNECTION_S_MAX,
-    CONNECTIONS_MAX,
-    SWEEP_S,
-    HttpServer,
-    open_http,
-)
-from minibroker.broker.observe.sources import CannotServeHttp
-from minibroker.protocol.constants import NO_NODE
+from minibroker.broker.observe import http as http_module
+from minibroker.broker.observe import pages
+from minibroker.broker.observe.http import CONNECTIONS_MAX, GRACE_S, HttpServer, open_http
+from minibroker.broker.observe.http_connection import ANSWER_S_MAX, HEAD_BYTES_MAX, REQUEST_S_MAX
+from minibroker.broker.observe.loop_lag import LoopLag
+from minibroker.broker.observe.sources import CannotServeHttp, Sources
 from minibroker.protocol.types import Endpoint
 from tests.unit.node import Node
 from tests.unit.observe.shown import LOOPBACK, ask, shown, sources_of
 
 PROMPTLY_S = 20.0  # far above what it takes, far below what a client could make it take
 LAST_REQUEST = b"GET /live HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n"
-LIBRARIES = ("hypercorn", "starlette", "prometheus_client")
+LIBRARIES = ("h11", "starlette", "prometheus_client")
 
 
 def admitted(node: Node) -> Node:
@@ -105,21 +102,25 @@ async def connected(http: HttpServer) -> trio.SocketStream:
     return trio.SocketStream(client)
 
 
-def with_many_partitions() -> Node:
-    """A node whose metrics are more than a system keeps for a reader that is slow."""
-    node = Node()
-    partitions = [PartitionImage(n, NO_NODE, 0, (1,), (1,), 0) for n in range(60_000)]
-    topic = TopicImage(b"i" * 16, "t" * 100, {}, tuple(partitions))
-    node.replicas.image = ClusterImage(topics={topic.name: topic})
-    return node
+LONG = b"x" * 6_000_000  # more than a system keeps for a reader that is slow
+
+
+@pytest.fixture
+def long_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metrics are a long page."""
+
+    async def make(sources: Sources | None, loop_lag: LoopLag) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return LONG
+
+    monkeypatch.setattr(pages, "all_metrics", make)
 
 
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "cancelled"])
-async def test_no_connection_holds_up_the_end(is_stopped: bool) -> None:
+async def test_no_connection_holds_up_the_end(is_stopped: bool, long_page: None) -> None:
     """A connection that is idle, one that has sent half a request, and one that reads nothing of a
     long answer: the server ends at once if it is cancelled, and soon if it is stopped."""
     http = await open_http(LOOPBACK)
-    http.show(sources_of(with_many_partitions()))
     with trio.fail_after(PROMPTLY_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(http.run)
@@ -157,31 +158,209 @@ async def test_an_answer_under_way_goes_out_before_the_stop() -> None:
         await trio.open_tcp_stream(*endpoint)
 
 
-async def test_connections_are_bounded() -> None:
-    """One more than there may be is closed at once; when one ends there is room again."""
+async def live_is_answered(http: HttpServer) -> bool:
+    """Whether a new connection is served, whatever the others do."""
+    stream = await trio.open_tcp_stream(*http.endpoint)
+    async with stream:
+        await stream.send_all(LAST_REQUEST)
+        answer = b"".join([part async for part in stream])
+    return answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET /live HTTP/1.1\r\nHost: b\r\nX: "])
+@pytest.mark.parametrize("count", [CONNECTIONS_MAX, 4 * CONNECTIONS_MAX])
+async def test_slow_connections_keep_nobody_out(sent: bytes, count: int) -> None:
+    """However many connections send nothing or half a request, `/live` is answered, and no more
+    than the limit are open: the oldest go first."""
     async with shown() as http:
-        clients = [await trio.open_tcp_stream(*http.endpoint) for _ in range(CONNECTIONS_MAX)]
-        one_more = await trio.open_tcp_stream(*http.endpoint)
+        clients = []
         with trio.fail_after(PROMPTLY_S):
-            assert await one_more.receive_some() == b""
-            await clients[0].send_all(LAST_REQUEST)
-            while await clients[0].receive_some():
-                pass
-            while not await answers(http):
-                await trio.lowlevel.checkpoint()
-        for client in (*clients, one_more):
+            for _ in range(count):
+                clients.append(await trio.open_tcp_stream(*http.endpoint))
+                await clients[-1].send_all(sent)
+            for _ in range(3):
+                assert await live_is_answered(http)
+                assert http.statistics() <= CONNECTIONS_MAX
+            for client in clients[: count - CONNECTIONS_MAX + 1]:
+                assert await is_closed(client)
+        for client in clients:
             await client.aclose()
 
 
-async def answers(http: HttpServer) -> bool:
-    """Whether a new connection is served."""
+async def is_closed(client: trio.SocketStream) -> bool:
+    """Wait for what the server does with a connection, and return whether it ended it."""
+    try:
+        return await client.receive_some() == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+async def test_slow_readers_keep_nobody_out(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, long_page: None
+) -> None:
+    """Connections that take nothing of a long answer make room for a new one; those that are idle
+    for longer than a request takes to come go before them."""
+    monkeypatch.setattr(http_module, "ANSWERS_BYTES_MAX", math.inf)
+    async with shown() as http:
+        idle = await trio.open_tcp_stream(*http.endpoint)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(GRACE_S)
+        readers = [await reading_nothing(http) for _ in range(CONNECTIONS_MAX - 1)]
+        assert await live_is_answered(http)
+        assert await is_closed(idle)
+        assert http.statistics() == CONNECTIONS_MAX - 1
+        readers.append(await reading_nothing(http))
+        assert await live_is_answered(http)
+        assert http.statistics() == CONNECTIONS_MAX - 1
+        for client in (idle, *readers):
+            await client.aclose()
+
+
+async def reading_nothing(http: HttpServer) -> trio.SocketStream:
+    """A connection that has asked for much, has got the beginning, and takes no more."""
+    client = await connected(http)
+    await client.send_all(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+    assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+    return client
+
+
+async def test_answers_that_wait_hold_little_memory(
+    monkeypatch: pytest.MonkeyPatch, long_page: None
+) -> None:
+    """Above the limit the answer that waits the longest ends, with its connection."""
+    async with shown() as http:
+        first = await reading_nothing(http)
+        monkeypatch.setattr(http_module, "ANSWERS_BYTES_MAX", 3 * len(LONG))
+        others = [await reading_nothing(http) for _ in range(2)]
+        assert http.statistics() == 3
+        others.append(await reading_nothing(http))
+        await trio.testing.wait_all_tasks_blocked()
+        assert http.statistics() == 3
+        while not await is_closed(first):  # what the system had kept for it comes first
+            pass
+        for client in (first, *others):
+            await client.aclose()
+
+
+async def test_a_request_that_drips_is_let_go(mock_clock: trio.testing.MockClock) -> None:
+    """The time for a request does not begin anew with each byte; after an answer it does."""
+    async with shown() as http:
+        client = await trio.open_tcp_stream(*http.endpoint)
+        for _ in range(2):
+            for byte in (b"GET", b" ", b"/live", b" HTTP/1.1\r\nHost: b\r\n\r\n"):
+                await client.send_all(byte)
+                await trio.testing.wait_all_tasks_blocked()
+                mock_clock.jump(REQUEST_S_MAX / 5)
+            assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+        for byte in (b"G", b"E", b"T", b" "):
+            assert http.statistics() == 1
+            await client.send_all(byte)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(REQUEST_S_MAX / 5)
+            await trio.testing.wait_all_tasks_blocked()
+        assert http.statistics() == 0
+        await client.aclose()
+
+
+async def exchanged(http: HttpServer, sent: bytes) -> bytes:
+    """All that is answered to these bytes, until the server ends the connection."""
     stream = await trio.open_tcp_stream(*http.endpoint)
     async with stream:
-        try:
-            await stream.send_all(LAST_REQUEST)
-            return (await stream.receive_some()).startswith(b"HTTP/1.1 200")
-        except trio.BrokenResourceError:
-            return False
+        await stream.send_all(sent)
+        with trio.fail_after(PROMPTLY_S):
+            await stream.send_eof()
+            return b"".join([part async for part in stream])
+
+
+HEAD = b"GET /live HTTP/1.1\r\nHost: b\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /live HTTP/1.1\r\nHost: b\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 9000, 413),
+        (HEAD + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nmany\r\n", 400),
+        (HEAD + b"X: " + b"x" * HEAD_BYTES_MAX, 431),
+        (b"GET /live HTTP/1.1\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    ],
+)
+async def test_what_no_page_needs_is_refused(sent: bytes, status: int) -> None:
+    """Bodies, long heads, and HTTP/2, whose streams could each hold an answer: the request is
+    answered with an error, and the connection ends."""
+    async with shown() as http:
+        answer = await exchanged(http, sent)
+        assert answer.startswith(b"HTTP/1.1 %d" % status), answer
+        assert answer.count(b"\r\ndate: ") == 1
+        assert b"connection: close" in answer.lower()
+
+
+async def test_no_other_protocol_is_upgraded_to() -> None:
+    """A request for an upgrade is answered as if it had not asked for one."""
+    async with shown() as http:
+        for protocol in (b"h2c", b"websocket"):
+            asked = b"Connection: Upgrade, close\r\nUpgrade: " + protocol + b"\r\n\r\n"
+            answer = await exchanged(http, HEAD + asked)
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_requests_in_one_packet_are_answered_in_turn() -> None:
+    """Also if there are more of them than are read at once."""
+    async with shown() as http:
+        missing = b"GET /none HTTP/1.1\r\nHost: b\r\n\r\n"
+        answer = await exchanged(http, (HEAD + b"\r\n" + missing) * 200 + LAST_REQUEST)
+        statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
+        assert statuses == [b"200", b"404"] * 200 + [b"200"]
+
+
+async def test_a_page_that_fails_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is answered with 500, and the broker goes on."""
+
+    async def fail(sources: Sources | None, loop_lag: LoopLag) -> bytes:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(pages, "all_metrics", fail)
+    async with shown() as http:
+        answer = await exchanged(http, b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 500")
+        assert await live_is_answered(http)
+    assert "a defect" in caplog.text
+
+
+async def test_metrics_are_made_once_for_many(
+    monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    """Requests that come within a second share one text; then another is made, and so it is for
+    another broker."""
+    made: list[Sources | None] = []
+
+    async def count(sources: Sources | None, loop_lag: LoopLag) -> bytes:
+        made.append(sources)
+        await trio.lowlevel.checkpoint()
+        return b"%d" % len(made)
+
+    monkeypatch.setattr(pages, "all_metrics", count)
+    async with shown() as http:
+
+        async def ask_often() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(ask, http, "/metrics")
+
+        await ask_often()
+        assert len(made) == 1
+        mock_clock.jump(pages.METRICS_S_MIN)
+        await ask_often()
+        assert len(made) == 2
+        sources = sources_of(Node())
+        http.show(sources)
+        await ask_often()
+        assert made[2:] == [sources]
 
 
 def test_a_broker_without_http_loads_none_of_it() -> None:
@@ -194,16 +373,17 @@ def test_a_broker_without_http_loads_none_of_it() -> None:
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
-async def test_who_reads_nothing_is_let_go(mock_clock: trio.testing.MockClock) -> None:
+async def test_who_reads_nothing_is_let_go(
+    mock_clock: trio.testing.MockClock, long_page: None
+) -> None:
     """A connection that takes nothing of its answer does not keep its place for ever."""
-    async with shown(sources_of(with_many_partitions())) as http:
+    async with shown() as http:
         client = await connected(http)
         await client.send_all(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
         assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
         await trio.testing.wait_all_tasks_blocked()
         assert http.statistics() == 1
-        for seconds in (CONNECTION_S_MAX + SWEEP_S, SWEEP_S):  # closed, and then forgotten
-            mock_clock.jump(seconds)
-            await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(ANSWER_S_MAX)
+        await trio.testing.wait_all_tasks_blocked()
         assert http.statistics() == 0
         await client.aclose()
