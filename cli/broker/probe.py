@@ -10,7 +10,8 @@ import json
 import os
 import socket
 import sys
-from typing import Final
+from time import monotonic
+from typing import Any, Final
 
 from minibroker.cli import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from minibroker.client.net.blocking_channel import BlockingChannel
@@ -21,8 +22,23 @@ from minibroker.protocol.messages.brokers import DescribeBrokerRequest, Describe
 from minibroker.protocol.types import Endpoint
 
 TIMEOUT_S: Final = 2.0
+ANSWER_BYTES_MAX: Final = 1024 * 1024  # far above what a broker says of itself
 FAILED: Final = 1
 USAGE: Final = 2
+
+
+class _LimitedSocket(socket.socket):
+    """A connected socket that waits until `deadline` in all, however its bytes drip in."""
+
+    deadline: float
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Receive as a socket does. Raises `TimeoutError` after the deadline."""
+        left_s = self.deadline - monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self.settimeout(left_s)
+        return super().recv_into(buffer, nbytes, flags)
 
 
 class ProbeFailed(Exception):
@@ -72,14 +88,18 @@ def ask_health(
 def describe(
     endpoint: Endpoint, timeout_s: float, *, include_machine: bool = False
 ) -> DescribeBrokerResponse:
-    """Return the broker's description of itself. Each wait takes up to `timeout_s` seconds.
+    """Return the broker's description of itself. Connecting takes up to `timeout_s` seconds, and
+    asking as much again.
 
     Raises `ProbeFailed`.
     """
     request = DescribeBrokerRequest(include_machine)
     try:
-        with socket.create_connection(endpoint, timeout_s) as connection:
-            channel = BlockingChannel(connection, "minibroker-health")
+        opened = socket.create_connection(endpoint, timeout_s)
+        with _LimitedSocket(fileno=opened.detach()) as connection:
+            connection.deadline = monotonic() + timeout_s
+            connection.settimeout(timeout_s)
+            channel = BlockingChannel(connection, "minibroker-health", ANSWER_BYTES_MAX)
             channel.negotiate()
             answer = channel.call(ApiKey.DESCRIBE_BROKER, request)
     except TimeoutError:

@@ -1,15 +1,24 @@
 """What `minibroker health` makes of what a broker says, and of one that says nothing."""
 
+import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import trio
 
-from minibroker.cli.broker.probe import FAILED, USAGE, ProbeFailed, ask_health
+from minibroker.cli.broker import probe
+from minibroker.cli.broker.probe import (
+    ANSWER_BYTES_MAX,
+    FAILED,
+    USAGE,
+    ProbeFailed,
+    ask_health,
+)
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages import RequestEnvelope
@@ -102,6 +111,38 @@ async def test_a_broker_that_does_not_answer_fails() -> None:
         await looked(hang_up)
     with pytest.raises(ProbeFailed, match="does not answer as a broker does"):
         await looked(babble)
+
+
+async def looked_at_bytes(first: bytes, more: bytes) -> str:
+    """What is said of a server that sends these bytes, and then others for ever."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(first)
+            while more:
+                await stream.send_all(more)
+            await stream.receive_some()
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        try:
+            return await looked_at(str(Endpoint(*listener.socket.getsockname())))
+        except ProbeFailed as failure:
+            return str(failure)
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is that of all waits together, so bytes that drip in do not prolong it. An answer
+    that claims to be large is not waited for."""
+    seconds = itertools.count()
+    monkeypatch.setattr(probe, "monotonic", lambda: float(next(seconds)))
+    found = await looked_at_bytes((ANSWER_BYTES_MAX).to_bytes(4, "big"), b"x")
+    assert found.endswith("gives no answer within 20 s")
+    found = await looked_at_bytes((ANSWER_BYTES_MAX + 1).to_bytes(4, "big"), b"")
+    assert "does not answer as a broker does: a frame of" in found
 
 
 async def test_an_older_broker_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
