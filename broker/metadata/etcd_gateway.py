@@ -15,7 +15,7 @@ error: two clusters behind one list of endpoints would have two controllers.
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -28,6 +28,8 @@ from minibroker.broker.metadata.store import StoreError, StoreUnavailable
 
 CONNECT_S_MAX: Final = 0.5
 ANSWER_S_MAX: Final = 1.0  # the longest wait for the first or next piece of an answer
+WHOLE_ANSWER_S_MAX: Final = 60.0  # for all pieces of an answer
+ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024  # far above what a cluster stores
 BYTES_A_SECOND: Final = 200_000  # adds to that for large requests: the gateway reads JSON slowly
 HEADERS: Final = {"Grpc-Metadata-Hasleader": "true"}
 
@@ -148,12 +150,19 @@ class Gateway:
             headers = await self._headers(endpoint)
             request = self._request(endpoint, path, body, headers)
             request.extensions["timeout"]["read"] = None
+            unread = bytearray()
             async with aclosing(await self._http.send(request, stream=True)) as response:
-                async for line in response.aiter_lines():
-                    if answer is None and _is_news(line):
-                        answer = response.status_code, line.encode()
+                async for piece in response.aiter_bytes():
+                    unread += piece
+                    lines = []
+                    if b"\n" in piece:
+                        *lines, rest = bytes(unread).split(b"\n")
+                        unread = bytearray(rest)
+                    answer = answer or _news(response.status_code, lines)
+                    if answer is not None or len(unread) > ANSWER_BYTES_MAX:
                         # Not `break`: httpx's generators close properly if cancelled in a read.
                         scope.cancel()
+                answer = answer or _news(response.status_code, [bytes(unread)])
         if answer is None and not scope.cancelled_caught:
             raise Unanswered(f"etcd at {endpoint} has ended its answer")
         return answer
@@ -173,9 +182,17 @@ class Gateway:
     async def _post(
         self, endpoint: str, path: str, body: Json, headers: Mapping[str, str] = HEADERS
     ) -> Json:
-        with _transport_errors(endpoint):
-            response = await self._http.send(self._request(endpoint, path, body, headers))
-        return _result(endpoint, response.status_code, response.content)
+        request = self._request(endpoint, path, body, headers)
+        content = bytearray()
+        with trio.move_on_after(WHOLE_ANSWER_S_MAX) as scope, _transport_errors(endpoint):
+            async with aclosing(await self._http.send(request, stream=True)) as response:
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > ANSWER_BYTES_MAX:
+                        scope.cancel()  # not `break`, as in `_first_line`
+        if scope.cancelled_caught:
+            raise Unanswered(f"etcd at {endpoint} does not end its answer")
+        return _result(endpoint, response.status_code, bytes(content))
 
     def _request(
         self, endpoint: str, path: str, body: Json, headers: Mapping[str, str]
@@ -260,10 +277,15 @@ def _text(error: BaseException) -> str:
     return type(error).__name__ if cause is None else str(cause)
 
 
-def _is_news(line: str) -> bool:
+def _news(status: int, lines: Iterable[bytes]) -> tuple[int, bytes] | None:
+    """Return the status and the first line that is news; None if there is none."""
+    return next(((status, line) for line in lines if _is_news(line)), None)
+
+
+def _is_news(line: bytes) -> bool:
     if not line.strip():
         return False
-    result = _parsed(line.encode()).get("result")
+    result = _parsed(line).get("result")
     return not (isinstance(result, dict) and result.keys() <= BEGINNING)  # an error is news
 
 
@@ -296,7 +318,7 @@ def _parsed(content: bytes) -> Json:
     """Return the JSON object; {} if the content is none."""
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

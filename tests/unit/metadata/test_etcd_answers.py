@@ -102,6 +102,7 @@ async def test_a_renewal_without_time_is_a_lost_lease():
         (503, b'{"code": 14, "message": "as of 3.6", "details": []}', "says 'as of 3.6'"),
         (200, b'{"error": {"grpc_code": 14, "message": "in a stream"}}', "says 'in a stream'"),
         (200, b'{"error": {"code": 14, "message": "as of 3.6"}}', "says 'as of 3.6'"),
+        (200, b"[" * 200_000, "does not answer as etcd does: HTTP status 200"),
     ],
 )
 async def test_what_is_no_answer_may_be_one_later(status, body, says):
@@ -110,6 +111,27 @@ async def test_what_is_no_answer_may_be_one_later(status, body, says):
         for call, argument in ((store.get, ""), (store.renew, 7)):
             with pytest.raises(StoreUnavailable, match=says):
                 await call(argument)
+
+
+async def test_an_answer_without_end_is_given_up(monkeypatch):
+    """One that is too large is not kept, nor one that never ends waited for, whose pieces come in
+    time."""
+    body = b" " * 10_000_000
+    monkeypatch.setattr(etcd_gateway, "ANSWER_BYTES_MAX", 1_000_000)
+    async with answering((200, body)) as (_, store):
+        with pytest.raises(StoreUnavailable, match="does not end its answer"):
+            await store.get("")
+    monkeypatch.setattr(etcd_gateway, "WHOLE_ANSWER_S_MAX", 0.05)
+
+    async def begin(server, stream):
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 X\r\nContent-Length: 10\r\n\r\n[")
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Server, "serve", begin)
+    async with answering((200, b"")) as (_, store):
+        with pytest.raises(StoreUnavailable, match="does not end its answer"):
+            await store.get("")
 
 
 async def test_a_watch_that_etcd_ends_is_no_busy_loop():
