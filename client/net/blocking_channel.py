@@ -64,16 +64,16 @@ class BlockingChannel:
         """Receive one frame; it is valid until the next."""
         received, size = 0, _LENGTH_BYTES
         while received < size:
+            if received == len(self._memory):  # as bytes come: a length may be a claim only
+                grown = bytearray(min(size, 2 * received))
+                grown[:received] = self._memory
+                self._memory = grown
             count = self._socket.recv_into(memoryview(self._memory)[received:])
             if count == 0:
                 raise ConnectionResetError("the broker closed the connection")
             received += count
             if size == _LENGTH_BYTES <= received:
                 size += self._length()
-                if size > len(self._memory):
-                    grown = bytearray(size)
-                    grown[:received] = self._memory[:received]
-                    self._memory = grown
         if received > size:
             raise ProtocolError("an answer that nobody asked for")
         return memoryview(self._memory)[_LENGTH_BYTES:size]
