@@ -86,9 +86,8 @@ def decode_batch(batch: bytes) -> tuple[BatchHeader, Columns]:
         columns = decode_columns(batch, header)
     except InvalidBatch as error:
         raise NoRecords(str(error)) from None
-    times = columns.timestamps or [0]
-    if min(times) < -OFFSET_END or max(header.last_offset, max(times)) >= OFFSET_END:
-        raise NoRecords("a time or an offset that 64 bits do not hold")
+    if header.last_offset >= OFFSET_END:
+        raise NoRecords("an offset that 64 bits do not hold")
     return header, columns
 
 

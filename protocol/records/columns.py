@@ -12,13 +12,21 @@ a run 0.25 us.
 
 Batches are not trusted: lengths are checked against the record, the record against the batch, and
 every error raises `InvalidBatch`, never another exception. Memory for the columns is allocated only
-for as many records as could be there.
+for as many records as could be there. The sum of a batch's base timestamp and a record's delta may
+be larger than 64 bits hold, though each is sound by itself. Such a record has no timestamp: its
+content is still readable, and a look-up by time passes over it.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, ErrorCode
+from minibroker.protocol.constants import (
+    BATCH_HEADER_BYTES,
+    INT64_MAX,
+    MAGIC,
+    NO_TIMESTAMP,
+    ErrorCode,
+)
 from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
 from minibroker.protocol.records.compression import NONE, decompress
 from minibroker.protocol.records.varint import (
@@ -108,6 +116,7 @@ def _decode_body(data: bytes, header: BatchHeader) -> Columns:
     long = _decode_long
     at = index = size = 0
     last_delta = -1
+    is_far = abs(base_timestamp) > INT64_MAX - SMALL_COUNT  # a short delta may be too much
     while index < count:
         start, size_before = at, size
         if (size := data[at]) > 0x7F and (size := size + (data[at := at + 1] << 7) - 0x80) > 0x3FFF:
@@ -115,6 +124,7 @@ def _decode_body(data: bytes, header: BatchHeader) -> Columns:
         time_at = at = at + 2  # the attributes in between have no meaning
         if (time := data[at]) > 0x7F and (time := time + (data[at := at + 1] << 7) - 0x80) > 0x3FFF:
             time, at = long(data, time_at, VARLONG_BYTES_MAX)
+            is_far = True
         if time:
             timestamps[index] = base_timestamp + (time >> 1 ^ -(time & 1))
         delta_at = at = at + 1
@@ -153,7 +163,14 @@ def _decode_body(data: bytes, header: BatchHeader) -> Columns:
             index, at, last_delta = index + run, at + run * (at - start), last_delta + run
     if at != len(data):
         raise ValueError("bytes behind the last record")
+    if is_far:
+        timestamps[:] = map(fit_timestamp, timestamps)
     return columns
+
+
+def fit_timestamp(time_ms: int) -> int:
+    """Return the sum of a base timestamp and a delta; NO_TIMESTAMP if 64 bits do not hold it."""
+    return time_ms if -INT64_MAX - 1 <= time_ms <= INT64_MAX else NO_TIMESTAMP
 
 
 def _expect(data: bytes, header: BatchHeader) -> Columns:

@@ -5,8 +5,9 @@ import pytest
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.segment import FileSlice
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.records.batch import read_header, stamp, write_header
 from minibroker.protocol.types import StaleSlice
-from tests.unit.log.workbench import NOW, Bench, encode
+from tests.unit.log.workbench import NOW, Bench, encode, stored
 
 SIZE = len(encode())
 
@@ -178,3 +179,17 @@ def test_a_slice_whose_file_closes_under_a_worker_is_stale():
     file.close()
     with pytest.raises(StaleSlice):
         FileSlice(Closing(file), 0, SIZE).read()
+
+
+def test_a_time_beyond_64_bits_is_passed_over():
+    """A record whose base timestamp and delta have no sum in 64 bits has no timestamp: a look-up
+    finds the record behind it. The answer once could not be encoded, which ended the broker."""
+    bench = Bench()
+    batch = bytearray(encode(2))
+    batch[27:35] = (2**63 - 1).to_bytes(8, "big")
+    write_header(batch, read_header(batch))
+    stamp(batch, 1, 0)
+    bench.follow(stored(0), batch, stored(3, time_ms=NOW + 9))
+    assert bench.log.offset_for_timestamp(NOW + 1, 4) == (2**63 - 1, 1, 0)
+    bench.log.raise_start(2)
+    assert bench.log.offset_for_timestamp(NOW + 1, 4) == (NOW + 9, 3, 0)

@@ -165,3 +165,33 @@ def test_the_columns_are_the_fields() -> None:
     assert decode_columns(batch, read_header(batch)) == Columns(
         [0, 1], [TIME, TIME + 1], [b"k", None], [b"v", None], [[("h", b"x")], ()]
     )
+
+
+@pytest.mark.parametrize(
+    ("base", "delta"),
+    [
+        (TIME, 2**63 - 1),
+        (2**63 - 1, 1),
+        (2**63 - 1, 200),
+        (-(2**63), -1),
+        (-TIME, -(2**63)),
+        (-(2**63), -200),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_time_that_64_bits_do_not_hold_is_no_time(base: int, delta: int, count: int) -> None:
+    """Base and delta are sound each by itself, their sum is not: the record has no timestamp."""
+    rows = [(number, delta if number else 0, None, b"v", []) for number in range(count + 1)]
+    batch = bytearray(batch_with(encode_naively(rows), count + 1, count + 1))
+    batch[27:35] = base.to_bytes(8, "big", signed=True)
+    found = decode_columns(batch, read_header(batch))
+    assert found.timestamps == [base] + [-1] * count
+    assert found.values == [b"v"] * (count + 1)
+
+
+def test_the_largest_times_are_times() -> None:
+    """The bounds of 64 bits are inside."""
+    for base, delta in ((2**63 - 2, 1), (-(2**63) + 1, -1), (1, 2**63 - 2), (-1, -(2**63) + 1)):
+        batch = bytearray(batch_with(encode_naively([(0, delta, None, b"v", [])]), 1, 1))
+        batch[27:35] = base.to_bytes(8, "big", signed=True)
+        assert decode_columns(batch, read_header(batch)).timestamps == [base + delta]
