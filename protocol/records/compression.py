@@ -6,12 +6,14 @@
 * snappy: written in the xerial framing (a header, then length-prefixed blocks of 32 KB); read in
   that framing or raw, as librdkafka may write it.
 
-A small block may claim any unpacked size, so the unpacked size of a batch is limited to
-`UNPACKED_BYTES_MAX`, the size of the largest frame. The output buffer starts near the usual ratio
-and grows while the codec reports that it is too small, so a decompression bomb costs at most the
-limit.
+A small block may claim any unpacked size, so the unpacked size of a batch is limited: to
+`UNPACKED_BYTES_MAX`, the size of the largest frame, or to less if the caller says so. The first
+output buffer has the usual ratio. If it is too small, the second one is a mapping of the limit,
+whose pages are taken as they are written. So a decompression bomb costs at most the limit, and no
+claim of a size costs memory. The library releases the interpreter's lock while it works.
 """
 
+import mmap
 from collections.abc import Callable
 from typing import Final
 
@@ -50,7 +52,11 @@ _BUFFER_TOO_SMALL = "failed to write whole buffer"
 
 
 class CorruptBlock(ValueError):
-    """The data is not of the codec's format, or unpacks to more than `UNPACKED_BYTES_MAX`."""
+    """The data is not of the codec's format."""
+
+
+class TooLargeUnpacked(CorruptBlock):
+    """The data unpacks to more than the limit."""
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -67,32 +73,52 @@ def compress(codec: int, data: bytes) -> bytes:
 
 def decompress(codec: int, data: Buffer) -> bytes:
     """Decompress the records of a batch. Raises CorruptBlock."""
+    return bytes(unpack(codec, data, UNPACKED_BYTES_MAX))
+
+
+def unpack(codec: int, data: Buffer, bytes_max: int) -> Buffer:
+    """Decompress the records of a batch into a buffer of at most `bytes_max` bytes.
+
+    Raises TooLargeUnpacked if it is too small, CorruptBlock for data that cannot be read.
+    """
     try:
         if codec == GZIP:
-            return _unpack(cramjam.gzip.decompress_into, data)
+            return _unpack(cramjam.gzip.decompress_into, data, bytes_max)
         if codec == SNAPPY:
-            return _decompress_snappy(data)
+            return _unpack_snappy(data, bytes_max)
         if codec == LZ4:
-            return _unpack(cramjam.lz4.decompress_into, data)
+            return _unpack(cramjam.lz4.decompress_into, data, bytes_max)
         if codec == ZSTD:
-            return _unpack(cramjam.zstd.decompress_into, data)
+            return _unpack(cramjam.zstd.decompress_into, data, bytes_max)
     except (cramjam.DecompressionError, OSError) as error:
         raise CorruptBlock(f"not {CODEC_NAMES[codec]}: {error}") from None
     raise CorruptBlock(f"there is no codec {codec}")
 
 
-def _unpack(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer) -> bytes:
-    size = min(_FIRST_GUESS_BYTES + 4 * len(data), UNPACKED_BYTES_MAX)
-    while True:
-        output = bytearray(size)
+def _unpack(
+    decompress_into: Callable[[Buffer, bytearray | mmap.mmap], int], data: Buffer, bytes_max: int
+) -> Buffer:
+    size = min(_FIRST_GUESS_BYTES + 4 * len(data), bytes_max)
+    output: bytearray | mmap.mmap = bytearray(size)
+    try:
+        used = decompress_into(data, output)
+    except cramjam.DecompressionError as error:
+        if str(error) != _BUFFER_TOO_SMALL:
+            raise
+        if size == bytes_max:
+            raise TooLargeUnpacked(_too_large(bytes_max)) from None
+        output = mmap.mmap(-1, bytes_max)
         try:
             used = decompress_into(data, output)
-        except cramjam.DecompressionError as error:
-            if size == UNPACKED_BYTES_MAX or str(error) != _BUFFER_TOO_SMALL:
+        except cramjam.DecompressionError as second:
+            if str(second) != _BUFFER_TOO_SMALL:
                 raise
-            size = min(8 * size, UNPACKED_BYTES_MAX)
-        else:
-            return bytes(memoryview(output)[:used])
+            raise TooLargeUnpacked(_too_large(bytes_max)) from None
+    return memoryview(output)[:used]
+
+
+def _too_large(bytes_max: int) -> str:
+    return f"the records unpack to more than {bytes_max} bytes"
 
 
 def _compress_lz4(data: bytes) -> bytes:
@@ -116,28 +142,30 @@ def _compress_xerial(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer) -> bytes:
+def _unpack_snappy(data: Buffer, bytes_max: int) -> Buffer:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_raw(data, UNPACKED_BYTES_MAX)
+        return _unpack_raw(data, bytes_max, bytes_max)
     if len(data) < len(_XERIAL_HEADER):
         raise CorruptBlock("a snappy header is cut short")
     parts = []
-    room = UNPACKED_BYTES_MAX
+    room = bytes_max
     position = len(_XERIAL_HEADER)
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         position += 4
         if not 0 < size <= len(data) - position:
             raise CorruptBlock("a snappy block is cut short")
-        part = _decompress_raw(data[position : position + size], room)
+        part = _unpack_raw(data[position : position + size], room, bytes_max)
         parts.append(part)
         room -= len(part)
         position += size
     return b"".join(parts)
 
 
-def _decompress_raw(data: Buffer, room: int) -> bytes:
+def _unpack_raw(data: Buffer, room: int, bytes_max: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(data)
-    if size > min(room, _SNAPPY_RATIO_MAX * len(data)):
+    if size > _SNAPPY_RATIO_MAX * len(data):
         raise CorruptBlock(f"a snappy block claims {size} bytes")
+    if size > room:
+        raise TooLargeUnpacked(_too_large(bytes_max))
     return bytes(cramjam.snappy.decompress_raw(data))

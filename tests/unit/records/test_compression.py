@@ -1,7 +1,9 @@
 """The codecs as other clients write and read them, and blocks that lie about their size."""
 
 import gzip
+import mmap
 import random
+import types
 
 import cramjam
 import pytest
@@ -16,8 +18,10 @@ from minibroker.protocol.records.compression import (
     UNPACKED_BYTES_MAX,
     ZSTD,
     CorruptBlock,
+    TooLargeUnpacked,
     compress,
     decompress,
+    unpack,
 )
 from minibroker.protocol.records.record import decode_records, encode_batch
 
@@ -138,3 +142,38 @@ def test_a_batch_of_a_cut_block_is_corrupt(codec):
     with pytest.raises(InvalidBatch) as caught:
         decode_records(batch, cut)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_limit_of_the_caller(codec):
+    """A caller may allow less; one that allows enough gets all. The error names the limit."""
+    packed = bomb(codec, 3_000_000)
+    for allowed in (3_000_000, 3_000_001, 50_000_000):
+        assert bytes(unpack(codec, packed, allowed)) == bytes(3_000_000)
+    for allowed in (1, 70_000, 2_999_999):
+        with pytest.raises(TooLargeUnpacked, match=f"more than {allowed} bytes"):
+            unpack(codec, packed, allowed)
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_a_bomb_is_stopped_at_the_second_buffer(codec, monkeypatch):
+    """Frames that unpack to ten times the limit: two buffers, the larger one of the limit."""
+    sizes = []
+
+    def counted(mapping, data, output):
+        sizes.append((type(output), len(output)))
+        return mapping(data, output)
+
+    library = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec]
+    real = library.decompress_into
+    fake = types.SimpleNamespace(decompress_into=lambda *args: counted(real, *args))
+    name = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}[codec]
+    errors = cramjam.DecompressionError
+    monkeypatch.setattr(
+        compression, "cramjam", types.SimpleNamespace(**{name: fake}, DecompressionError=errors)
+    )
+    packed = bytes(library.compress(bytes(4_000_000))) * 10
+    with pytest.raises(TooLargeUnpacked):
+        unpack(codec, packed, 4_000_000)
+    guess = 64 * 1024 + 4 * len(packed)
+    assert sizes == [(bytearray, guess), (mmap.mmap, 4_000_000)]
