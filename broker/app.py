@@ -8,6 +8,7 @@
      |- _tend                  each second: the wall clock, log lines put off, requests to answer
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
+     |- OffsetLookups.run      looks up offsets by time
      |- _keep_house            retention, checkpoints, expiry, deleted files
      `- Acceptor.run           takes connections
          |- _close_idle        closes the silent ones
@@ -372,6 +373,11 @@ class _Broker:
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(self._groups.run)
+                connections.start_soon(
+                    self._services.offset_lookups.run,
+                    self._system.in_worker,
+                    self._services.purgatory.notify,
+                )
                 connections.start_soon(self._sources.acceptor.run)
                 nursery.start_soon(self._begin, tell_started)
                 await self._shutdown.wait()

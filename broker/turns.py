@@ -1,11 +1,12 @@
 """Long computations in turns, so that they do not hold up the other tasks of the loop.
 
 A computation over all partitions is a generator that yields after some hundred of them, and returns
-its result. It has no I/O; its caller decides whether other tasks run where it yields.
+its result. It has no I/O; its caller decides whether other tasks run where it yields. A computation
+that needs a worker thread for a part of its work yields that part, as a function (`Steps`).
 """
 
-from collections.abc import Generator, Iterable, Iterator
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
 
@@ -14,6 +15,10 @@ Result = TypeVar("Result")
 
 # A computation that yields where other tasks may run, and returns a result.
 Turns: TypeAlias = Generator[None, None, Result]
+# A function that a worker thread is to call, or None where other tasks may run.
+Step: TypeAlias = Callable[[], Any] | None
+# A computation that yields steps. It is sent what the function returns, or thrown what it raises.
+Steps: TypeAlias = Generator[Step, Any, Result]
 
 AT_ONCE: Final = 500  # partitions, in one turn: some milliseconds
 
@@ -49,3 +54,10 @@ def without_pause(computation: Turns[Result]) -> Result:
         except StopIteration as end:
             result: Result = end.value
             return result
+
+
+async def do_step(step: Step, in_worker: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Any:
+    """Do what `Steps` yielded, and return the result; other tasks run meanwhile."""
+    if step is None:
+        return await trio.lowlevel.checkpoint()
+    return await in_worker(step)

@@ -49,6 +49,8 @@ from minibroker.broker.log.outcomes import (
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
 from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.time_lookup import find_time
+from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
@@ -281,13 +283,10 @@ class Log:
             max(offset, self.log_start), min(end_offset, self.log_end)
         )
 
-    def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> OffsetAtTime | None:
-        """Return the first record of that time or later below `end_offset`. Decodes batches.
-
-        Raises BadBytes if the record may be among damaged ones.
-        """
-        found = self._segments.first_since(timestamp_ms, self.log_start)
-        return found if found is not None and found.offset < end_offset else None
+    def find_time(self, timestamp_ms: int, end_offset: int) -> Steps[OffsetAtTime | None]:
+        """Return the first record of that time or later below `end_offset`; see `time_lookup`."""
+        segments = tuple(self._segments)
+        return find_time(segments, timestamp_ms, end_offset, lambda: self.log_start)
 
     # -- making durable
 

@@ -21,14 +21,13 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.outcomes import LogLimits, OffsetAtTime
+from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.epoch_history import EpochHistory
-from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
-from minibroker.protocol.records.record import decode_records
+from minibroker.protocol.records.batch import BatchHeader
 
 
 class LogSegments:
@@ -160,27 +159,6 @@ class LogSegments:
                 if header.base_offset >= end_offset:
                     return
                 yield header
-
-    def first_since(self, timestamp: int, log_start: int) -> OffsetAtTime | None:
-        """Return the first record of a time (ms) or later, from `log_start`. Decodes batches.
-
-        Raises BadBytes for damage before it: the record may be among the damaged ones.
-        """
-        for segment in self._list:
-            if segment.max_timestamp < timestamp:
-                continue
-            for position, header in segment.batches_since(timestamp):
-                batch = segment.file.read(position, header.size)
-                try:
-                    records = decode_records(batch, header)
-                except InvalidBatch:
-                    # A producer's nonsense, which nobody looked into: the batch as a whole.
-                    offset = max(header.base_offset, log_start)
-                    return OffsetAtTime(header.max_timestamp, offset, header.leader_epoch)
-                for record in records:
-                    if record.timestamp >= timestamp and record.offset >= log_start:
-                        return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
-        return None
 
 
 class Extent(NamedTuple):

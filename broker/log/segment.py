@@ -307,11 +307,10 @@ class Segment:
                 yield header
 
     def batches_since(self, timestamp: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate over batches with a record of `timestamp` (ms) or later. Raises BadBytes."""
+        """Iterate over the batches from a place on, before which none is of `timestamp` (ms) or
+        later. Raises BadBytes."""
         offset = self.time_index.lookup(timestamp)
-        for position, header in self.batches_from(lambda: self.offset_index.lookup(offset)):
-            if header.max_timestamp >= timestamp:
-                yield position, header
+        return self.batches_from(lambda: self.offset_index.lookup(offset))
 
     def slice(self, position: int, end: int) -> "FileSlice":
         """Return the bytes from `position` to `end`."""

@@ -5,13 +5,27 @@ whose high watermark has not reached the start of its leader epoch cannot name t
 consumer may have read beyond it at the previous leader, and a lower offset would make the consumer
 read records again. The leader answers OFFSET_NOT_AVAILABLE until then. A leader that may have been
 replaced, and whose followers have stopped fetching, answers consumers NOT_LEADER_OR_FOLLOWER.
+
+A request for a few ends is answered at once. One that looks up times, or names many partitions, is
+parked, and `OffsetLookups` answers it in steps. Equal entries of a request are answered once. A
+partition for which a request has two different entries gets INVALID_REQUEST, as Kafka answers: a
+client could not tell the two answers apart, and a small request could ask for any amount of work.
 """
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import trio
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
+from minibroker.broker.server.offset_lookups import OffsetLookup
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import AT_ONCE, Turns, at_once
+from minibroker.broker.turns import AT_ONCE, Steps, Turns, at_once
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -28,30 +42,91 @@ from minibroker.protocol.messages.offsets import (
     PartitionListOffsets,
     PartitionOffset,
 )
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import StaleSlice, TopicPartition
+
+AT_ONCE: Final = 200  # partitions, in one turn
+LOOKUP_S: Final = 20.0  # a request waits at most; clients wait for 30 s and longer
+AMBIGUOUS: Final = -(1 << 63)  # the timestamp of a partition with two different entries
 
 
 def list_offsets(
     services: Services, request: ListOffsetsRequest, now: float
-) -> ListOffsetsResponse:
+) -> ListOffsetsResponse | Parked[ListOffsetsResponse]:
     """Return an offset for each partition."""
-    return ListOffsetsResponse(
-        tuple(
-            _list_offset(services, asked, request.replica_id, now) for asked in request.partitions
+    partitions = request.partitions
+    if len(partitions) <= AT_ONCE and all(asked.timestamp < 0 for asked in partitions):
+        distinct = _Distinct()
+        distinct.add(partitions)
+        return ListOffsetsResponse(
+            tuple(
+                _list_end(services, asked, request.replica_id, now) for asked in distinct.entries()
+            )
         )
+    deadline = now + LOOKUP_S
+    lookup = OffsetLookup(
+        lambda answers: _list_in_steps(services, request, answers),
+        lambda answers: _unanswered(request, answers),
+        deadline,
     )
+    services.offset_lookups.submit(lookup)
+    return Parked((lookup,), lambda: deadline, lookup.attempt, lookup.expire)
 
 
-def _list_offset(
+class _Distinct:
+    """The entries of a request without repetitions."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[TopicPartition, PartitionListOffsets] = {}
+
+    def add(self, entries: Iterable[PartitionListOffsets]) -> None:
+        """Add entries. One of a partition that has another entry makes both invalid."""
+        for asked in entries:
+            name = TopicPartition(asked.topic, asked.partition)
+            known = self._by_name.setdefault(name, asked)
+            if known != asked:
+                self._by_name[name] = replace(asked, timestamp=AMBIGUOUS)
+
+    def entries(self) -> list[PartitionListOffsets]:
+        """Return one entry for each partition, in the request's order."""
+        return [*self._by_name.values()]
+
+
+def _list_in_steps(
+    services: Services, request: ListOffsetsRequest, answers: list[PartitionOffset]
+) -> Steps[None]:
+    distinct = _Distinct()
+    for some in at_once(request.partitions, AT_ONCE):
+        distinct.add(some)
+        yield None
+    for count, asked in enumerate(distinct.entries(), 1):
+        if asked.timestamp < 0:
+            answers.append(_list_end(services, asked, request.replica_id, trio.current_time()))
+            if not count % AT_ONCE:
+                yield None
+        else:
+            yield None
+            answers.append((yield from _find_time(services, asked, request.replica_id)))
+            yield None
+
+
+def _unanswered(
+    request: ListOffsetsRequest, answers: list[PartitionOffset]
+) -> list[PartitionOffset]:
+    distinct = _Distinct()
+    distinct.add(request.partitions)
+    return [
+        PartitionOffset(asked.topic, asked.partition, ErrorCode.REQUEST_TIMED_OUT)
+        for asked in distinct.entries()[len(answers) :]
+    ]
+
+
+def _list_end(
     services: Services, asked: PartitionListOffsets, replica_id: int, now: float
 ) -> PartitionOffset:
+    """Answer for the earliest or latest offset."""
     name = TopicPartition(asked.topic, asked.partition)
     try:
-        partition = services.partition(name, asked.topic_id)
-        leader = partition.leader(asked.leader_epoch)
-        end = partition.readable_end(replica_id, asked.leader_epoch)
-        if replica_id < 0 and services.may_be_replaced(name, now):
-            services.refuse_if_abandoned(leader, now)
+        partition, leader, end = _readable(services, asked, replica_id, now)
         log = partition.log
         if asked.timestamp == EARLIEST_TIMESTAMP:
             # A leader's log has an epoch, and the first one covers the log start.
@@ -60,18 +135,47 @@ def _list_offset(
         if asked.timestamp == LATEST_TIMESTAMP:
             _require_known_end(leader, end)
             return PartitionOffset(*name, 0, NO_TIMESTAMP, end, leader.leader_epoch)
-        if asked.timestamp < 0:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"no such timestamp: {asked.timestamp}")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"no such timestamp: {asked.timestamp}")
+    except Refused as refused:
+        return PartitionOffset(*name, refused.code)
+
+
+def _find_time(
+    services: Services, asked: PartitionListOffsets, replica_id: int
+) -> Steps[PartitionOffset]:
+    """Answer for the first record of a time or later. This broker must lead all the while."""
+    name = TopicPartition(asked.topic, asked.partition)
+    try:
+        partition, leader, end = _readable(services, asked, replica_id, trio.current_time())
         try:
-            found = log.offset_for_timestamp(asked.timestamp, end)
+            found = yield from partition.log.find_time(asked.timestamp, end)
         except BadBytes as bad:
             raise services.replicas.refusal_of(partition, bad) from None
+        except StaleSlice:
+            what = "the log was cut or closed during the look-up"
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what) from None
+        _, leader_now, _ = _readable(services, asked, replica_id, trio.current_time())
+        if leader_now.leader_epoch != leader.leader_epoch:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it became leader again")
         if found is None:
             _require_known_end(leader, end)
             return PartitionOffset(*name, 0)
         return PartitionOffset(*name, 0, found.timestamp, found.offset, found.leader_epoch)
     except Refused as refused:
         return PartitionOffset(*name, refused.code)
+
+
+def _readable(
+    services: Services, asked: PartitionListOffsets, replica_id: int, now: float
+) -> tuple[Partition, Leader, int]:
+    """Return the partition, its leader role and where a reader must stop. Raises `Refused`."""
+    name = TopicPartition(asked.topic, asked.partition)
+    partition = services.partition(name, asked.topic_id)
+    leader = partition.leader(asked.leader_epoch)
+    end = partition.readable_end(replica_id, asked.leader_epoch)
+    if replica_id < 0 and services.may_be_replaced(name, now):
+        services.refuse_if_abandoned(leader, now)
+    return partition, leader, end
 
 
 def _require_known_end(leader: Leader, end: int) -> None:

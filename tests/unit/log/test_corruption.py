@@ -36,7 +36,7 @@ def read_everywhere(bench: Bench, damaged: int) -> None:
             assert named is None or named == (offset, offset + 1) == (damaged, damaged + 1)
         bench.log.readable_bytes(offset, bench.log.log_end)
         with contextlib.suppress(BadBytes):
-            bench.log.offset_for_timestamp(NOW + offset, bench.log.log_end)
+            bench.offset_at(NOW + offset, bench.log.log_end)
 
 
 @pytest.mark.parametrize("bit", range(8))
@@ -176,8 +176,8 @@ def test_a_batch_without_readable_records_is_found_by_its_header():
     batch[61:] = b"\xff" * (len(batch) - 61)
     write_header(batch, read_header(batch))
     bench.log.append_as_leader(memoryview(batch), 0, NOW)
-    assert bench.log.offset_for_timestamp(NOW, 2) == (NOW, 0, 0)
-    assert bench.log.offset_for_timestamp(NOW + 1, 2) == (NOW + 5, 1, 0)
+    assert bench.offset_at(NOW, 2) == (NOW, 0, 0)
+    assert bench.offset_at(NOW + 1, 2) == (NOW + 5, 1, 0)
 
 
 @pytest.mark.parametrize(

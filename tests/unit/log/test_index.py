@@ -126,7 +126,7 @@ def test_an_unsound_index_is_made_anew(suffix, how):
     bench.reopen_clean()
     assert bench.log.damage is None
     assert [bench.offsets(offset)[0] for offset in range(7)] == list(range(7))
-    assert bench.log.offset_for_timestamp(NOW + 2, 7) == (NOW + 2, 2, 0)
+    assert bench.offset_at(NOW + 2, 7) == (NOW + 2, 2, 0)
     if how != "empty":
         bench.log.close()
         assert bench.files.read_bytes(path) == good

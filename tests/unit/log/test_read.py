@@ -141,13 +141,13 @@ def test_the_offset_of_a_time():
     for step in range(8):
         bench.append(3, epoch=step, time_ms=NOW + 10 * step)
     for reopen in (lambda: bench.log, bench.reopen_clean, bench.reopen_killed):
-        log = reopen()
-        assert log.offset_for_timestamp(0, 24) == (NOW, 0, 0)
-        assert log.offset_for_timestamp(NOW + 2, 24) == (NOW + 2, 2, 0)
-        assert log.offset_for_timestamp(NOW + 3, 24) == (NOW + 10, 3, 1)
-        assert log.offset_for_timestamp(NOW + 71, 24) == (NOW + 71, 22, 7)
-        assert log.offset_for_timestamp(NOW + 71, 22) is None
-        assert log.offset_for_timestamp(NOW + 73, 24) is None
+        reopen()
+        assert bench.offset_at(0, 24) == (NOW, 0, 0)
+        assert bench.offset_at(NOW + 2, 24) == (NOW + 2, 2, 0)
+        assert bench.offset_at(NOW + 3, 24) == (NOW + 10, 3, 1)
+        assert bench.offset_at(NOW + 71, 24) == (NOW + 71, 22, 7)
+        assert bench.offset_at(NOW + 71, 22) is None
+        assert bench.offset_at(NOW + 73, 24) is None
 
 
 def test_times_that_go_back():
@@ -155,8 +155,8 @@ def test_times_that_go_back():
     bench = Bench(index_interval_bytes=0)
     for time_ms in (50, 10, 60, 20):
         bench.append(time_ms=time_ms)
-    assert bench.log.offset_for_timestamp(15, 4) == (50, 0, 0)
-    assert bench.log.offset_for_timestamp(55, 4) == (60, 2, 0)
+    assert bench.offset_at(15, 4) == (50, 0, 0)
+    assert bench.offset_at(55, 4) == (60, 2, 0)
 
 
 class Closing:
@@ -190,6 +190,6 @@ def test_a_time_beyond_64_bits_is_passed_over():
     write_header(batch, read_header(batch))
     stamp(batch, 1, 0)
     bench.follow(stored(0), batch, stored(3, time_ms=NOW + 9))
-    assert bench.log.offset_for_timestamp(NOW + 1, 4) == (2**63 - 1, 1, 0)
+    assert bench.offset_at(NOW + 1, 4) == (2**63 - 1, 1, 0)
     bench.log.raise_start(2)
-    assert bench.log.offset_for_timestamp(NOW + 1, 4) == (NOW + 9, 3, 0)
+    assert bench.offset_at(NOW + 1, 4) == (NOW + 9, 3, 0)

@@ -234,7 +234,7 @@ def test_indexes_and_epochs_are_made_from_the_batches():
     assert bench.log.epochs.entries == entries
     assert bench.names(".index") == [f"{0:020}.index", f"{3:020}.index"]
     assert [bench.offsets(offset)[0] for offset in range(7)] == list(range(7))
-    assert bench.log.offset_for_timestamp(NOW + 4, 7).offset == 4
+    assert bench.offset_at(NOW + 4, 7).offset == 4
     assert bench.log.producers.get(5).last_sequence == 6
 
 

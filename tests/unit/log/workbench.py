@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
+from typing import TypeVar
 
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.log import Log
@@ -14,7 +15,9 @@ from minibroker.broker.log.outcomes import (
     LastKnownState,
     LogLimits,
     LogLocation,
+    OffsetAtTime,
 )
+from minibroker.broker.turns import Steps
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,
     BatchHeader,
@@ -25,6 +28,8 @@ from minibroker.protocol.records.batch import (
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
+
+Result = TypeVar("Result")
 
 NAME = TopicPartition("t", 0)
 DIRECTORY = PurePath("/data/t-0")
@@ -58,6 +63,24 @@ def stored(base_offset: int, count: int = 1, *, epoch: int = 0, **encoding) -> b
     batch = encode(count, **encoding)
     stamp(batch, base_offset, epoch)
     return bytes(batch)
+
+
+def finish(steps: Steps[Result], counted: list[object] | None = None) -> Result:
+    """The result of a computation in steps; `counted` gets each step that it took."""
+    take, argument = steps.send, None
+    while True:
+        try:
+            step = take(argument)
+        except StopIteration as end:
+            return end.value
+        if counted is not None:
+            counted.append(step)
+        take, argument = steps.send, None
+        if step is not None:
+            try:
+                argument = step()
+            except Exception as error:
+                take, argument = steps.throw, error
 
 
 class Bench:
@@ -94,6 +117,13 @@ class Bench:
         """Append as a leader."""
         batch = encode(count, **encoding)
         return self.log.append_as_leader(memoryview(batch), epoch, now_ms)
+
+    def offset_at(self, timestamp_ms: int, end_offset: int | None = None) -> OffsetAtTime | None:
+        """The first record of that time or later."""
+        log = self.log
+        return finish(
+            log.find_time(timestamp_ms, log.log_end if end_offset is None else end_offset)
+        )
 
     def follow(self, *batches: bytes) -> None:
         """Append as a follower."""

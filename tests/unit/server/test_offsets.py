@@ -1,16 +1,27 @@
 """LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH through their handlers (row FET-13, R9)."""
 
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import offsets
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
+    ListOffsetsResponse,
     OffsetsForLeaderEpochRequest,
     PartitionEpoch,
     PartitionEpochEnd,
     PartitionListOffsets,
     PartitionOffset,
 )
+from minibroker.protocol.records.compression import ZSTD
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
+from minibroker.testing.cluster import in_worker
 from tests.unit.node import Node, batch_of, state_of
 
 INCONSISTENT = ErrorCode.INCONSISTENT_TOPIC_ID
@@ -21,7 +32,29 @@ def list_offset(
 ) -> PartitionOffset:
     asked = PartitionListOffsets("t", 0, timestamp, leader_epoch)
     request = ListOffsetsRequest(replica_id, (asked,))
-    return offsets.list_offsets(node.services, request, now).partitions[0]
+    answer = offsets.list_offsets(node.services, request, now)
+    assert isinstance(answer, ListOffsetsResponse), "it is answered at once"
+    return answer.partitions[0]
+
+
+async def ask(node: Node, *asked: PartitionListOffsets, in_worker=in_worker) -> list:
+    """The answers to a request that may be parked: all that are not errors, as (name, offset)."""
+    answer = offsets.list_offsets(
+        node.services, ListOffsetsRequest(partitions=asked), trio.current_time()
+    )
+    if isinstance(answer, Parked):
+        async with trio.open_nursery() as nursery:
+            run = node.services.offset_lookups.run
+            nursery.start_soon(run, in_worker, node.purgatory.notify)
+            answer = await node.purgatory.wait_for_answer(answer)
+            nursery.cancel_scope.cancel()
+    return list(answer.partitions)
+
+
+async def offset_at(node: Node, timestamp: int) -> PartitionOffset:
+    """The answer for the first record of a time or later."""
+    [found] = await ask(node, PartitionListOffsets("t", 0, timestamp))
+    return found
 
 
 def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochEnd:
@@ -62,10 +95,29 @@ def test_who_was_left_by_its_followers_tells_no_consumer_its_end() -> None:
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at).offset == 5
     node.controller.is_session_over = True
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at - 0.2).offset == 5
-    for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, 0):
+    for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
         error = list_offset(node, timestamp, now=left_at).error
         assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at, replica_id=2).offset == 5
+
+
+async def test_who_was_left_by_its_followers_looks_up_no_time(autojump_clock: MockClock) -> None:
+    """Nor when the followers left during the look-up."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    append(node, 5)
+    node.followed(2, 5, now=trio.current_time())
+    node.controller.is_session_over = True
+    assert (await offset_at(node, 0)).offset == 0
+
+    async def slow_worker(function, *arguments):
+        await trio.sleep(60)
+        return function(*arguments)
+
+    asked = PartitionListOffsets("t", 0, 0)
+    [found] = await ask(node, asked, in_worker=slow_worker)
+    assert found.error == ErrorCode.REQUEST_TIMED_OUT
+    assert (await offset_at(node, 0)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_another_topic_of_the_same_name_is_not_meant() -> None:
@@ -81,15 +133,182 @@ def test_another_topic_of_the_same_name_is_not_meant() -> None:
         assert (found.error, found.offset) == (error, -1 if error else 5)
 
 
-def test_by_time() -> None:
+async def test_by_time() -> None:
     """The first record of a time or later, below the high watermark; -1 where there is none."""
     node = Node()
     node.lead()
     for time_ms in (1_000, 2_000, 3_000):
         append(node, 2, time_ms)
-    assert list_offset(node, 1_500) == PartitionOffset("t", 0, 0, 2_000, 2, 0)
-    assert list_offset(node, 3_001) == PartitionOffset("t", 0)
+    assert await offset_at(node, 1_500) == PartitionOffset("t", 0, 0, 2_000, 2, 0)
+    assert await offset_at(node, 3_001) == PartitionOffset("t", 0)
     assert list_offset(node, -3).error == ErrorCode.INVALID_REQUEST
+
+
+def test_equal_entries_are_answered_once() -> None:
+    """A small request cannot ask for the same work many times. Two different entries of one
+    partition are INVALID_REQUEST, as at Kafka."""
+    node = Node()
+    node.lead(state_of(), state_of(TopicPartition("t", 1)))
+    append(node, 5)
+    latest, earliest = (
+        PartitionListOffsets("t", 0, timestamp)
+        for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP)
+    )
+    other = PartitionListOffsets("t", 1, LATEST_TIMESTAMP)
+    for asked, expected in (
+        ([latest] * 3, [(0, 0, 5)]),
+        ([latest, other, latest, other], [(0, 0, 5), (1, 0, 0)]),
+        ([latest, other, earliest], [(0, ErrorCode.INVALID_REQUEST, -1), (1, 0, 0)]),
+    ):
+        request = ListOffsetsRequest(partitions=tuple(asked))
+        answer = offsets.list_offsets(node.services, request, 0.0)
+        assert isinstance(answer, ListOffsetsResponse)
+        assert [(each.partition, each.error, each.offset) for each in answer.partitions] == expected
+
+
+async def test_a_large_request_is_answered_in_turns() -> None:
+    """Of many partitions, and of many entries for one: other tasks run in between."""
+    node = Node()
+    names = [TopicPartition("t", number) for number in range(300)]
+    node.lead(*map(state_of, names))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        entries = [PartitionListOffsets(*name, LATEST_TIMESTAMP) for name in names]
+        answers = await ask(node, *entries * 10)
+        assert [(each.topic, each.partition) for each in answers] == names
+        assert turns > 3000 // offsets.AT_ONCE
+        turns = 0
+        [answer] = await ask(node, *[PartitionListOffsets("t", 0, 1_500)] * 3000)
+        assert answer == PartitionOffset("t", 0)
+        assert turns > 3000 // offsets.AT_ONCE
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_batch_is_unpacked_at_a_time() -> None:
+    """In a worker, and of two requests in turn; each batch once."""
+    node = Node()
+    names = [TopicPartition("t", number) for number in range(3)]
+    node.lead(*map(state_of, names))
+    for name in names:
+        for time_ms in (1_000, 2_000, 3_000):
+            records = [(time_ms, None, b"x", ())] * 50
+            batch = memoryview(encode_batch(records, compression=ZSTD))
+            node.partition(name).append_as_leader(batch, 1, 0.0, 1_000)
+    running = calls = 0
+
+    async def worker(function, *arguments):
+        nonlocal running, calls
+        running, calls = running + 1, calls + 1
+        assert running == 1
+        await trio.lowlevel.checkpoint()
+        result = function(*arguments)
+        running -= 1
+        return result
+
+    done: list[str] = []
+
+    async def look_up(label: str, *asked: PartitionListOffsets) -> None:
+        request = ListOffsetsRequest(partitions=asked)
+        parked = offsets.list_offsets(node.services, request, trio.current_time())
+        assert isinstance(parked, Parked)
+        answer = await node.purgatory.wait_for_answer(parked)
+        assert {each.offset for each in answer.partitions} == {50}
+        done.append(label)
+
+    async with trio.open_nursery() as nursery:
+        run = node.services.offset_lookups.run
+        nursery.start_soon(run, worker, node.purgatory.notify)
+        async with trio.open_nursery() as clients:
+            clients.start_soon(
+                look_up, "long", *(PartitionListOffsets(*name, 1_500) for name in names)
+            )
+            await trio.testing.wait_all_tasks_blocked()
+            clients.start_soon(look_up, "other long", PartitionListOffsets("t", 0, 1_500))
+        nursery.cancel_scope.cancel()
+    assert calls == 4
+
+
+async def test_a_request_of_one_partition_overtakes_one_of_many() -> None:
+    """The requests are served in turn, a partition each."""
+    node = Node()
+    names = [TopicPartition("t", number) for number in range(9)]
+    node.lead(*map(state_of, names))
+    for name in names:
+        node.partition(name).append_as_leader(batch_of(1, time_ms=1_000), 1, 0.0, 1_000)
+    lookups, done = node.services.offset_lookups, []
+    for asked in (names, names[:1]):
+        entries = tuple(PartitionListOffsets(*name, 0) for name in asked)
+        parked = offsets.list_offsets(
+            node.services, ListOffsetsRequest(partitions=entries), trio.current_time()
+        )
+        assert isinstance(parked, Parked)
+        assert parked.attempt(0.0) is None
+
+    def notify(lookup) -> None:
+        done.append(len(lookup.answers))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lookups.run, in_worker, notify)
+        while len(done) < 2:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert done == [1, 9]
+
+
+async def test_a_look_up_ends_at_its_deadline(autojump_clock: MockClock) -> None:
+    """What is found by then is answered, the rest is REQUEST_TIMED_OUT; other requests go on."""
+    node = Node()
+    names = [TopicPartition("t", number) for number in range(3)]
+    node.lead(*map(state_of, names))
+    for name in names:
+        node.partition(name).append_as_leader(batch_of(1, time_ms=1_000), 1, 0.0, 1_000)
+
+    async def slow_worker(function, *arguments):
+        await trio.sleep(offsets.LOOKUP_S * 0.7)
+        return function(*arguments)
+
+    asked = [PartitionListOffsets(*name, 0) for name in names]
+    answers = await ask(node, *asked, in_worker=slow_worker)
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert [(each.partition, each.error) for each in answers] == [(0, 0), (1, late), (2, late)]
+    assert (await offset_at(node, 0)).offset == 0
+
+
+async def test_a_defect_in_a_look_up_is_raised_where_its_answer_is_sent() -> None:
+    """It concerns that request; the next one is answered."""
+    node = Node()
+    node.lead()
+    append(node, 1)
+
+    async def broken(function, *arguments):
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await ask(node, PartitionListOffsets("t", 0, 0), in_worker=broken)
+    assert caught.group_contains(ZeroDivisionError)
+    assert (await offset_at(node, 0)).offset == 0
+
+
+async def test_a_log_that_is_closed_meanwhile() -> None:
+    """The topic is deleted while its batch is unpacked: the client asks for metadata again."""
+    node = Node()
+    node.lead()
+    append(node, 1)
+
+    async def closing(function, *arguments):
+        node.partition().log.abandon()
+        return function(*arguments)
+
+    [found] = await ask(node, PartitionListOffsets("t", 0, 0), in_worker=closing)
+    assert found.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_new_leader_does_not_send_consumers_back() -> None:
@@ -99,7 +318,7 @@ async def test_a_new_leader_does_not_send_consumers_back() -> None:
     append(node, 5)
     node.lead(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)))
     assert list_offset(node, LATEST_TIMESTAMP).error == ErrorCode.OFFSET_NOT_AVAILABLE
-    assert list_offset(node, 9_999).error == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert (await offset_at(node, 9_999)).error == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(node, EARLIEST_TIMESTAMP).offset == 0
     node.followed(2, 5)
     assert list_offset(node, LATEST_TIMESTAMP).offset == 5
