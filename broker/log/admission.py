@@ -44,9 +44,12 @@ def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
 
 
 def _check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
-    """Refuse timestamps outside the window, bounds included; no timestamp is always inside."""
+    """Refuse negative timestamps and those outside the window, bounds included; no timestamp is
+    always inside."""
     age_min_ms, age_max_ms = -limits.timestamp_after_max_ms, limits.timestamp_before_max_ms
     for time in (header.base_timestamp, header.max_timestamp):
+        if time < NO_TIMESTAMP:
+            raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is negative")
         if time != NO_TIMESTAMP and not age_min_ms <= now_ms - time <= age_max_ms:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is too far from {now_ms}")
 

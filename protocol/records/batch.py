@@ -24,9 +24,15 @@ from minibroker.protocol.constants import (
     SEQUENCE_MAX,
     ErrorCode,
 )
-from minibroker.protocol.records.compression import CODEC_NAMES
+from minibroker.protocol.records.compression import (
+    CODEC_NAMES,
+    NONE,
+    RATIOS_MAX,
+    UNPACKED_BYTES_MAX,
+)
 from minibroker.protocol.types import Buffer
 
+RECORD_BYTES_MIN: Final = 7  # one each: length, attributes, time, offset, key, value, headers
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
@@ -172,15 +178,28 @@ def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records, last offset delta {header.last_offset_delta}",
         )
-    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    # aiokafka writes sequence 0 if there is no producer id; Kafka accepts that too.
-    is_unnumbered = producer[:2] == NO_PRODUCER[:2] and header.base_sequence in (NO_SEQUENCE, 0)
-    if not is_unnumbered and min(producer) < 0:
+    if header.record_count * RECORD_BYTES_MIN > _unpacked_bytes_max(header):
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
-            f"producer id, epoch and sequence {producer}: all -1 or none negative",
+            f"{header.record_count} records cannot be in a batch of {header.size} bytes",
+        )
+    # Without a producer id epoch and sequence have no meaning: aiokafka writes sequence 0, kafkajs
+    # epoch 0 and sequence 0, and Kafka accepts both.
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if header.producer_id != NO_PRODUCER_ID and min(producer) < 0:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"producer id, epoch and sequence {producer}: none may be negative with an id",
         )
     return header
+
+
+def _unpacked_bytes_max(header: BatchHeader) -> int:
+    """Return how many bytes the records can have, unpacked, by the batch's size and codec."""
+    size = header.size - BATCH_HEADER_BYTES
+    if header.compression == NONE:
+        return size
+    return min(UNPACKED_BYTES_MAX, size * RATIOS_MAX[header.compression])
 
 
 def _check_attributes(header: BatchHeader) -> None:

@@ -27,7 +27,7 @@ from minibroker.protocol.constants import (
     NO_TIMESTAMP,
     ErrorCode,
 )
-from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
+from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader, InvalidBatch
 from minibroker.protocol.records.compression import NONE, decompress
 from minibroker.protocol.records.varint import (
     ONE_BYTE_COUNT,
@@ -42,7 +42,6 @@ from minibroker.protocol.types import Buffer
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
-RECORD_BYTES_MIN: Final = 7  # one each: length, attributes, time, offset, key, value, headers
 RUN_COUNT_MIN: Final = 8  # shorter runs are read faster one by one
 # First and last byte of the offset deltas 0, 1, 2 ...; the small ones have only one byte.
 _FIRST: Final = bytes(number[0] for number in VARINT)

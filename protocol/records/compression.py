@@ -31,6 +31,8 @@ ZSTD: Final = 4
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")  # by code
 
 UNPACKED_BYTES_MAX: Final = FRAME_BYTES_MAX
+# By code: bytes that one byte can unpack to, by the format. A block of zstd, 128 KB, takes 4 bytes.
+RATIOS_MAX: Final = (1, 1032, 32, 255, 32 * 1024)
 
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
@@ -44,7 +46,6 @@ _LZ4_STORED = 1 << 31  # bit of a block's size: the block is not compressed
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 _XERIAL_BLOCK_BYTES = 32 * 1024
-_SNAPPY_RATIO_MAX = 32  # a copy of 64 bytes takes 3
 
 _FIRST_GUESS_BYTES = 64 * 1024
 # The library raises one exception for bad data and for a small buffer; only its text differs.
@@ -164,7 +165,7 @@ def _unpack_snappy(data: Buffer, bytes_max: int) -> Buffer:
 
 def _unpack_raw(data: Buffer, room: int, bytes_max: int) -> bytes:
     size = cramjam.snappy.decompress_raw_len(data)
-    if size > _SNAPPY_RATIO_MAX * len(data):
+    if size > RATIOS_MAX[SNAPPY] * len(data):
         raise CorruptBlock(f"a snappy block claims {size} bytes")
     if size > room:
         raise TooLargeUnpacked(_too_large(bytes_max))

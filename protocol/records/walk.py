@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from minibroker.protocol.constants import INT64_MAX
-from minibroker.protocol.records.batch import BatchHeader
-from minibroker.protocol.records.columns import RECORD_BYTES_MIN, fit_timestamp
+from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader
+from minibroker.protocol.records.columns import fit_timestamp
 from minibroker.protocol.records.varint import (
     VARINT_BYTES_MAX,
     VARLONG_BYTES_MAX,

@@ -14,6 +14,11 @@ refuses acks=all too, also for requests that wait: they would wait in vain.
 A request with many batches, or with many bytes, is appended in turns. Its batches are views of the
 request's own memory then, not of the shared receive buffer (`wires.py`, `frame_reader.py`).
 
+The records are looked into before the append, as far as that costs little
+(`protocol.records.producer_check`): what no client can decode is INVALID_RECORD, which producers do
+not send again. With a wrong checksum the bytes were damaged on their way; the append then answers
+CORRUPT_MESSAGE, which they send again.
+
 A waiting request holds offsets and epochs, never the request itself, whose records are views of the
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
@@ -32,7 +37,9 @@ from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    BATCH_HEADER_BYTES,
     ELEMENTS_AT_ONCE,
+    MAGIC,
     OFFSETS_TOPIC,
     ErrorCode,
 )
@@ -42,6 +49,9 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from minibroker.protocol.records.batch import has_valid_crc, read_header
+from minibroker.protocol.records.compression import CODEC_NAMES
+from minibroker.protocol.records.producer_check import Budget, find_flaw
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_AT_ONCE = 100
@@ -61,7 +71,15 @@ class _Waiting(NamedTuple):
 class _Produce:
     """One request: its answers so far, and the batches whose answers are not final yet."""
 
-    __slots__ = ("_acks", "_answers", "_may_decide_alone", "_refusal", "_services", "_waiting")
+    __slots__ = (
+        "_acks",
+        "_answers",
+        "_budget",
+        "_may_decide_alone",
+        "_refusal",
+        "_services",
+        "_waiting",
+    )
 
     def __init__(self, services: Services, acks: int, now: float) -> None:
         self._services = services
@@ -69,6 +87,7 @@ class _Produce:
         self.renew(now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
+        self._budget = Budget()
 
     def renew(self, now: float) -> None:
         """Ask whether this broker may still decide alone."""
@@ -94,6 +113,7 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
+            self._check_records(batch)
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
@@ -118,6 +138,19 @@ class _Produce:
                 partition.log.log_start,
             )
         )
+
+    def _check_records(self, batch: memoryview) -> None:
+        """Raise `Refused` if no client can decode the records; the append checks the header."""
+        if len(batch) < BATCH_HEADER_BYTES:
+            return
+        header = read_header(batch)
+        is_checkable = (
+            header.size == len(batch) and header.magic == MAGIC and header.record_count > 0
+        )
+        if is_checkable and header.compression < len(CODEC_NAMES):
+            flaw = find_flaw(batch, header, self._budget)
+            if flaw and has_valid_crc(batch, header):
+                raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
 
     @property
     def failures(self) -> list[PartitionProduced]:

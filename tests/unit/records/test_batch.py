@@ -135,20 +135,35 @@ def test_count_must_fit_the_offsets(count, delta):
 
 
 @pytest.mark.parametrize(
-    "producer", [(-1, 0, 0), (5, -1, 0), (5, 0, -1), (5, -1, -1), (-1, -1, 1), (-2, -1, -1)]
+    "producer", [(5, -1, 0), (5, 0, -1), (5, -1, -1), (-2, -1, -1), (-2, 0, 0)]
 )
 def test_producer_fields_go_together(producer):
-    """PRO-09: producer id, epoch and sequence are all -1 or all there."""
+    """PRO-09: with a producer id, epoch and sequence are there."""
     batch = encode_batch(RECORDS, producer=ProducerStamp(*producer))
     assert refusal(batch) == ErrorCode.INVALID_RECORD
 
 
-def test_a_sequence_of_zero_without_a_producer_is_none():
-    """PRO-09: aiokafka's batches without idempotence are accepted, and are not numbered."""
-    batch = encode_batch(RECORDS, producer=ProducerStamp(-1, -1, 0))
+@pytest.mark.parametrize("numbers", [(-1, 0), (0, 0), (-1, 1), (7, -1)])
+def test_without_a_producer_id_epoch_and_sequence_mean_nothing(numbers):
+    """PRO-09: the batches of aiokafka (sequence 0) and kafkajs (epoch and sequence 0) are accepted
+    without idempotence, and are not numbered."""
+    batch = encode_batch(RECORDS, producer=ProducerStamp(-1, *numbers))
     header = validate_batch(batch, len(batch))
     assert not header.has_producer
     assert header.last_sequence == -1
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_a_count_that_cannot_be(compression):
+    """Seven bytes a record, and no codec packs without limit: two thousand million offsets in 60
+    bytes are refused by the header alone."""
+    for count, is_possible in ((1, True), (2**31 - 1, False), (20_000_000, False)):
+        batch = encode_batch([(1, None, b"v" * 99, ())], compression=compression)
+        batch = write(write(batch, 23, ">i", count - 1), 57, ">i", count)
+        if is_possible:
+            assert validate_batch(batch, len(batch)).record_count == count
+        else:
+            assert refusal(batch) == ErrorCode.INVALID_RECORD
 
 
 def test_stamping_keeps_the_checksum():

@@ -22,7 +22,8 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.records.batch import ProducerStamp
+from minibroker.protocol.records.batch import ProducerStamp, read_header, write_header
+from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
 from tests.unit.node import Node, batch_of, state_of
@@ -142,6 +143,65 @@ def test_times_out_of_the_window() -> None:
     late = answer(node, request_of(batch_of(time_ms=node.wall_time_ms + 11)))
     assert late.error == ErrorCode.INVALID_TIMESTAMP
     assert answer(node, request_of(batch_of(time_ms=node.wall_time_ms + 10))).error == 0
+
+
+def test_a_negative_time_is_no_time() -> None:
+    """PRO-10: -1 means no timestamp; below it there is none."""
+    node = Node()
+    node.lead()
+    assert answer(node, request_of(batch_of(time_ms=-1))).error == 0
+    for time_ms in (-2, -(2**63)):
+        error = answer(node, request_of(batch_of(time_ms=time_ms))).error
+        assert error == ErrorCode.INVALID_TIMESTAMP
+
+
+def with_records(body: bytes, count: int, compression: int = 0) -> memoryview:
+    """A batch with a right checksum that claims to hold so many records."""
+    batch = bytearray(encode_batch([(1_000, None, b"v", ())])[:BATCH_HEADER_BYTES] + body)
+    header = read_header(batch)._replace(
+        batch_length=len(batch) - 12,
+        attributes=compression,
+        record_count=count,
+        last_offset_delta=count - 1,
+    )
+    write_header(batch, header)
+    return memoryview(batch)
+
+
+@pytest.mark.parametrize(
+    ("body", "count", "compression"),
+    [
+        (b"", 1, 0),
+        (random.Random(1).randbytes(50), 1, 0),
+        (random.Random(1).randbytes(60), 1, 1),
+        (bytes(encode_batch([(1, None, b"v", ())])[BATCH_HEADER_BYTES:]), 1000, 0),
+        (bytes(encode_batch([(1, None, b"v", ())])[BATCH_HEADER_BYTES:]), 2**31 - 1, 0),
+        (bytes(encode_batch([(1, None, b"v", ())] * 1000)[BATCH_HEADER_BYTES:]), 1, 0),
+        (bytes(encode_batch([(1, None, b"v", ())] * 1000)[BATCH_HEADER_BYTES:]), 999, 0),
+        (bytes(encode_batch([(1, None, b"v", ())] * 1000, compression=4)[61:-9]), 1000, 4),
+        (bytes(encode_batch([(1, None, b"v", ())] * 1000, compression=4)[61:]), 999, 4),
+    ],
+)
+def test_what_no_client_can_decode_is_refused(body: bytes, count: int, compression: int) -> None:
+    """Every reader would stop in front of it. Nothing is appended, no offset is used up."""
+    node = Node()
+    node.lead()
+    refused = answer(node, request_of(with_records(body, count, compression)))
+    assert refused.error == ErrorCode.INVALID_RECORD
+    assert refused.error_message
+    assert answer(node, request_of(batch_of())).base_offset == 0
+
+
+def test_what_was_damaged_on_its_way_is_sent_again() -> None:
+    """A wrong checksum comes first: CORRUPT_MESSAGE, upon which producers send again."""
+    node = Node()
+    node.lead()
+    batch = batch_of(3)
+    for at in range(BATCH_HEADER_BYTES, len(batch)):
+        damaged = bytearray(batch)
+        damaged[at] ^= 0x81
+        error = answer(node, request_of(memoryview(damaged))).error
+        assert error == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_repeated_batch_gets_its_first_answer() -> None:

@@ -1,0 +1,182 @@
+"""What a broker can say cheaply about the records of a batch that a producer sent.
+
+A batch with a right CRC may still be one that no client can decode: a compressed block that is
+none, a count that is not the count, a record that ends elsewhere than its length says. Every reader
+would stop in front of it, so the broker refuses it. To read every record would cost several times
+what the append itself costs. So a batch is unpacked, and its first and its last record are read in
+full. The last one is found without a walk if it has the batch's largest timestamp, as it nearly
+always has: its first bytes are then known, and its length leads exactly to the end. Otherwise the
+check walks from length to length.
+
+That finds what faulty clients were seen to send. Nonsense inside a record in the middle is not
+found. Neither is what is beyond the `Budget` of a request, which bounds the time that it takes.
+"""
+
+from typing import Final
+
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
+from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader
+from minibroker.protocol.records.compression import (
+    NONE,
+    CorruptBlock,
+    TooLargeUnpacked,
+    unpack,
+)
+from minibroker.protocol.records.varint import (
+    SMALL_COUNT,
+    VARINT,
+    VARINT_BYTES_MAX,
+    VARLONG_BYTES_MAX,
+    decode_unsigned,
+    decode_varint,
+    encode_varint,
+)
+from minibroker.protocol.types import Buffer
+
+UNPACKED_BYTES: Final = 8 * 1024 * 1024  # of one request: some milliseconds
+WALKED_RECORDS: Final = 65_536  # of one request: some milliseconds
+_TAIL_BYTES_MIN: Final = 512
+_GUESSES: Final = 4
+
+
+class Budget:
+    """How much may still be unpacked and walked for one request."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self, unpacked: int = UNPACKED_BYTES, records: int = WALKED_RECORDS) -> None:
+        self.bytes = unpacked
+        self.records = records
+
+
+def find_flaw(batch: Buffer, header: BatchHeader, budget: Budget) -> str:
+    """Return why no client can decode the records of a batch, "" if nothing is seen.
+
+    The header is valid for the batch. The answer is worth nothing if the CRC is wrong.
+    """
+    body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
+    if header.compression != NONE:
+        if budget.bytes <= 0:
+            return ""
+        try:
+            body = unpack(header.compression, body, budget.bytes)
+        except TooLargeUnpacked:
+            budget.bytes = 0
+            return ""
+        except CorruptBlock as error:
+            return str(error)
+        budget.bytes -= len(body)
+    try:
+        return _flaw_in(body, header, budget)
+    except IndexError:
+        return "the records are cut short"
+    except ValueError as error:  # a number too large, a name that is no UTF-8
+        return str(error)
+
+
+def _flaw_in(body: Buffer, header: BatchHeader, budget: Budget) -> str:
+    count, size = header.record_count, len(body)
+    if count * RECORD_BYTES_MIN > size:
+        return f"{count} records in {size} bytes"
+    end = _read_record(body, 0, 0, header.base_timestamp)
+    if count > 1:
+        last = _find_last(body, header, end)
+        if last < 0:
+            if count > budget.records:
+                return ""
+            budget.records -= count
+            last = _walk_to_last(body, end, count)
+        end = _read_record(body, last, count - 1, header.base_timestamp)
+    if end != size:
+        return f"{size - end} bytes behind the last of {count} records"
+    return ""
+
+
+def _read_record(body: Buffer, at: int, expected_delta: int, base_timestamp: int) -> int:
+    """Return the position behind a record. Raises ValueError or IndexError for what is none."""
+    size, at = _read_number(body, at)
+    end = at + size
+    time, at = decode_varint(body, at + 1, VARLONG_BYTES_MAX) if body[at + 1] else (0, at + 2)
+    if not -INT64_MAX - 1 <= base_timestamp + time <= INT64_MAX:
+        raise ValueError("a timestamp that 64 bits do not hold")
+    delta, at = _read_number(body, at)
+    if delta != expected_delta:
+        raise ValueError(f"offset delta {delta} where {expected_delta} belongs")
+    for _ in range(2):  # key and value
+        length, at = _read_number(body, at)
+        if length < -1:
+            raise ValueError("a negative length")
+        at += max(0, length)
+    if at < end and body[at]:
+        at = _read_headers(body, at, end)
+    else:
+        at += 1
+    if at != end or end > len(body):
+        raise ValueError("a record's length is wrong")
+    return end
+
+
+def _read_number(body: Buffer, at: int) -> tuple[int, int]:
+    """Return a varint and the position behind it."""
+    if (number := body[at]) > 0x7F:
+        return decode_varint(body, at, VARINT_BYTES_MAX)
+    return number >> 1 ^ -(number & 1), at + 1
+
+
+def _read_headers(body: Buffer, at: int, end: int) -> int:
+    """Return the position behind the headers of a record that ends at `end`."""
+    header_count, at = _read_number(body, at)
+    if header_count < 0 or header_count * 2 > end - at:
+        raise ValueError(f"{header_count} headers in {end - at} bytes")
+    for _ in range(header_count):
+        size, at = _read_number(body, at)
+        if size < 0:
+            raise ValueError("a header without a name")
+        bytes(body[at : at + size]).decode()
+        size, at = _read_number(body, at + size)
+        if size < -1:
+            raise ValueError("a negative length")
+        at += max(0, size)
+    return at
+
+
+def _find_last(body: Buffer, header: BatchHeader, first_size: int) -> int:
+    """Return where the last record begins if it has the largest timestamp; -1 if that is not known.
+
+    Its first bytes are then known: the attributes, time and offset; before them is its length.
+    """
+    time = header.max_timestamp - header.base_timestamp
+    delta = header.record_count - 1
+    start = (
+        b"\x00"
+        + (VARINT[time] if 0 <= time < SMALL_COUNT else encode_varint(time))
+        + (VARINT[delta] if delta < SMALL_COUNT else encode_varint(delta))
+    )
+    size = len(body)
+    tail_at = max(0, size - _TAIL_BYTES_MIN - 2 * first_size)
+    tail = bytes(body[tail_at:])
+    found = len(tail)
+    for _ in range(_GUESSES):
+        found = tail.rfind(start, 0, found)
+        if found < 0:
+            return -1
+        length = len(tail) - found
+        encoded = VARINT[length] if length < SMALL_COUNT else encode_varint(length)
+        if tail.endswith(encoded, 0, found):
+            return tail_at + found - len(encoded)
+    return -1
+
+
+def _walk_to_last(body: Buffer, at: int, count: int) -> int:
+    """Return where the last of `count` records begins, by the lengths; the second is at `at`."""
+    for _ in range(count - 2):
+        start = at
+        if (size := body[at]) > 0x7F:
+            size += (body[at := at + 1] << 7) - 0x80
+            if size > 0x3FFF:
+                size, at = decode_unsigned(body, start, VARINT_BYTES_MAX)
+                at -= 1
+        if size & 1:
+            raise ValueError("a negative length")
+        at += 1 + (size >> 1)
+    return at
