@@ -84,7 +84,8 @@ class DeserializationFailed(PositionError):
 
 
 class CorruptRecords(PositionError):
-    """The stored bytes are damaged; nothing behind them was returned."""
+    """The stored bytes are damaged, or a producer sent what cannot be decoded; nothing behind them
+    was returned. The text says which, and where to seek to go on without them."""
 
 
 def error_code(number: int) -> ErrorCode:

@@ -80,6 +80,15 @@ def valid_batches(records: memoryview, offset: int, end: int) -> ValidBatches:
     return ValidBatches(headers, size, flaw)
 
 
+class UndecodableBatch(InvalidBatch):
+    """A batch whose checksum is right, and whose records cannot be decoded: so it was sent. The
+    records behind it begin at `next_offset`."""
+
+    def __init__(self, error: InvalidBatch, next_offset: int) -> None:
+        super().__init__(error.code, error.message)
+        self.next_offset = next_offset
+
+
 class CompletedFetch:
     """Some batches of a partition, from offset `start` on; `next_offset` is after the taken
     records.
@@ -107,7 +116,7 @@ class CompletedFetch:
     def read(self, count: int) -> list[ConsumerRecord]:
         """Return up to `count` records, all of one batch; none when there is nothing left.
 
-        Raises InvalidBatch for damaged bytes.
+        Raises InvalidBatch for damaged bytes, UndecodableBatch for what a producer sent.
         """
         while self._cursor == len(self._records):
             if not self._unpack_next():
@@ -160,6 +169,12 @@ class CompletedFetch:
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
         if header.is_control:
             return []
+        try:
+            columns = decode_columns(batch, header)
+        except InvalidBatch as error:
+            if self._check_crcs or has_valid_crc(batch, header):
+                raise UndecodableBatch(error, header.next_offset) from None
+            raise
         # One tuple at a time in C: a third of the time of calling the class for each record.
-        rows = zip(*map(repeat, self._name), *decode_columns(batch, header), strict=False)
+        rows = zip(*map(repeat, self._name), *columns, strict=False)
         return list(map(tuple.__new__, repeat(ConsumerRecord), rows))

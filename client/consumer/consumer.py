@@ -32,10 +32,11 @@ from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Off
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.deserializers import Deserializers
+from minibroker.client.consumer.failure_pace import FailurePace
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.consumer.health import ConsumerHealth, describe
 from minibroker.client.consumer.positions import OnPartitionEof, Positions
-from minibroker.client.errors import ClientClosed, ClientError
+from minibroker.client.errors import ClientClosed, ClientError, PositionError
 from minibroker.client.groups.consumer_group import (
     Callback,
     ConsumerGroup,
@@ -141,6 +142,7 @@ class Consumer(Generic[K, V]):
         self._reader: trio.lowlevel.Task | None = None  # the one that polls
         self._has_chosen = False  # something to read
         self._is_closing = False
+        self._failure_pace = FailurePace()
         self._closed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
@@ -505,11 +507,17 @@ class Consumer(Generic[K, V]):
             may_take = self._group is None or await self._group.advance()
             if may_take and self._on_partition_eof is not None:
                 self._positions.report_ends(self._on_partition_eof)
-            if may_take and (records := self._poll_queued()):
-                return records
+            until = deadline
+            try:
+                if may_take and (records := self._poll_queued()):
+                    return records
+            except PositionError as failure:
+                until = self._failure_pace.raise_at(failure, trio.current_time(), deadline)
+                if trio.current_time() >= until:
+                    raise
             if trio.current_time() >= deadline:
                 return []
-            with trio.move_on_at(deadline):
+            with trio.move_on_at(until):
                 await arrived.park()
 
     def __aiter__(self) -> Self:

@@ -37,7 +37,12 @@ from minibroker.client.consumer.assigned_partition import (
     OffsetAndMetadata,
     Reset,
 )
-from minibroker.client.consumer.completed_fetch import CompletedFetch, ConsumerRecord, valid_batches
+from minibroker.client.consumer.completed_fetch import (
+    CompletedFetch,
+    ConsumerRecord,
+    UndecodableBatch,
+    valid_batches,
+)
 from minibroker.client.errors import (
     ClientError,
     CorruptRecords,
@@ -70,6 +75,10 @@ NOTHING: Final = memoryview(b"")
 DAMAGED: Final = (
     "the stored bytes are damaged: seek behind them to go on without these records;"
     " docs/operations.md (CorruptRecords) has how to get them back"
+)
+UNDECODABLE: Final = (
+    "the checksum is right, so a producer sent it like this, and no client can read it:"
+    " seek to offset {} to go on behind it"
 )
 RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
 
@@ -438,7 +447,10 @@ class Positions:
             # The fetch offset, too: an answer in flight is for a later offset.
             assigned.position = assigned.fetch_offset = fetch.next_offset
             assigned.fetches.clear()
-            assigned.failure = (CorruptRecords, f"{error.message}: {DAMAGED}")
+            remedy = DAMAGED
+            if isinstance(error, UndecodableBatch):
+                remedy = UNDECODABLE.format(error.next_offset)
+            assigned.failure = (CorruptRecords, f"{error.message}: {remedy}")
             return []
         assigned.position = fetch.next_offset
         if not records:

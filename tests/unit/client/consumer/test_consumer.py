@@ -7,8 +7,13 @@ import pytest
 import trio
 
 from minibroker.client.consumer.consumer import Consumer
-from minibroker.client.errors import ClientClosed, ClientTimeout, OffsetOutOfRange
-from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
+from minibroker.client.errors import (
+    ClientClosed,
+    ClientTimeout,
+    CorruptRecords,
+    OffsetOutOfRange,
+)
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -27,7 +32,7 @@ from minibroker.protocol.messages.offsets import (
     ListOffsetsResponse,
     PartitionOffset,
 )
-from minibroker.protocol.records.batch import stamp
+from minibroker.protocol.records.batch import read_header, stamp, write_header
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 
@@ -45,6 +50,7 @@ class Shelf:
         self.ends = [0] * partition_count
         self.starts = [0] * partition_count
         self.errors: dict[int, int] = {}
+        self.undecodable = -1  # the offset of a batch that a faulty producer sent
         self.asked: dict[TopicPartition, PartitionFetch] = {}
         self.changed = trio.Event()
         broker.answers[ApiKey.METADATA] = self.metadata
@@ -78,6 +84,13 @@ class Shelf:
 
         return ListOffsetsResponse(tuple(answer(asked) for asked in request.partitions))
 
+    def _one(self, offset: int) -> bytes:
+        batch = bytearray(one(offset))
+        if offset == self.undecodable:
+            batch[BATCH_HEADER_BYTES:] = b"\xff" * (len(batch) - BATCH_HEADER_BYTES)
+            write_header(batch, read_header(batch))
+        return bytes(batch)
+
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         if request.session_epoch == 0:
             self.asked.clear()
@@ -98,7 +111,7 @@ class Shelf:
             error = self.errors.get(name.partition, 0)
             if not error and not start <= at <= end:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
-            records = b"" if error else b"".join(map(one, range(at, min(end, at + 10))))
+            records = b"" if error else b"".join(map(self._one, range(at, min(end, at + 10))))
             if error or records:
                 found.append(PartitionFetched(*name, error, end, start, records))
         return found
@@ -175,6 +188,51 @@ async def test_none_raises_where_there_is_nothing_to_go_on(
                 await it.poll(1)
         it.seek_to_beginning(A)
         assert await read(it, 10) == list(range(80, 90))
+
+
+async def test_polls_in_front_of_an_undecodable_batch_take_their_time(
+    start_broker: Any, consumer: Any, autojump_clock: Any
+) -> None:
+    """The failure is raised at once and then once a second, or at the end of a poll: not ten
+    thousand times a second. It names what is behind the batch; a seek there goes on at once."""
+    shelf = Shelf(await start_broker("a"))
+    shelf.undecodable = 3
+    shelf.append(9)
+    async with consumer() as it:
+        await it.assign_topics("t")
+        assert await read(it, 3) == [0, 1, 2]
+        began, due_s = trio.current_time(), -1.0
+        for timeout_s, pause_s in ((60, 1.0), (float("inf"), 1.0), (0.25, 0.25)):
+            for _ in range(5):
+                due_s += pause_s
+                with pytest.raises(CorruptRecords, match=r"t-0 at offset 3: .* seek to offset 4"):
+                    await it.poll(timeout_s)
+                assert trio.current_time() - began == pytest.approx(due_s)
+        it.seek(A, 4)
+        began = trio.current_time()
+        assert await read(it, 5) == [4, 5, 6, 7, 8]
+        assert trio.current_time() - began < 0.2
+
+
+async def test_a_seek_ends_the_wait_in_front_of_an_undecodable_batch(
+    start_broker: Any, consumer: Any, autojump_clock: Any
+) -> None:
+    """A poll that waits to raise again returns the records behind the batch instead."""
+    shelf = Shelf(await start_broker("a"))
+    shelf.undecodable = 0
+    shelf.append(9)
+    async with consumer() as it:
+        it.assign([A])
+        with pytest.raises(CorruptRecords):
+            await it.poll(5)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def seek_on() -> None:
+                await trio.sleep(0.5)
+                it.seek(A, 1)
+
+            assert next(iter(await it.poll(5))).offset == 1
 
 
 async def test_iterating_and_polling_may_be_mixed(

@@ -22,7 +22,7 @@ from minibroker.client.errors import (
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
-from minibroker.protocol.records.batch import stamp
+from minibroker.protocol.records.batch import read_header, stamp, write_header
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 
@@ -272,6 +272,25 @@ def test_a_corrupt_batch_stops_the_partition_until_a_seek() -> None:
     positions.seek(A, 4)
     fetched(positions, A, batch(4, 2))
     assert sorted(offsets(positions)) == [0, 4, 5]
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_what_a_producer_sent_is_told_from_damage(check_crcs: bool) -> None:
+    """The checksum tells. An application can seek behind the batch, whose end the text names."""
+    for is_damaged, said in ((False, "seek to offset 5 to go on"), (True, "bytes are damaged")):
+        positions = make(A, check_crcs=check_crcs)
+        bad = bytearray(batch(2, 3))
+        bad[61:] = b"\xff" * (len(bad) - 61)
+        write_header(bad, read_header(bad))
+        if is_damaged:
+            bad[-1] ^= 1
+        fetched(positions, A, batch(0, 2), bytes(bad), batch(5, 2))
+        assert offsets(positions) == [0, 1]
+        with pytest.raises(CorruptRecords, match=f"t-0 at offset 2: .*{said}"):
+            positions.take_records(10)
+        positions.seek(A, 5)
+        fetched(positions, A, batch(5, 2))
+        assert offsets(positions) == [5, 6]
 
 
 def test_bytes_that_are_no_batch_stop_the_partition() -> None:
