@@ -9,6 +9,7 @@ from minibroker.audit.files import records
 from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.files.records import read_records
 from minibroker.audit.model import RECORDS
+from minibroker.protocol.records import compression
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, write_header
 from minibroker.protocol.records.record import encode_batch
 
@@ -98,6 +99,17 @@ def test_only_sound_batches_are_read(tmp_path):
     odd = [wrong, torn, nonsense, control, high, empty]
     rows, _ = read(tmp_path / "log", [make_batch(0), *odd, make_batch(90), b"torn"])
     assert rows == expected([*range(10), *range(90, 100)])
+
+
+def test_a_bomb_is_no_records(tmp_path, monkeypatch):
+    """A batch that unpacks to more than the limit is unpacked no further, and passed over."""
+    monkeypatch.setattr(compression, "UNPACKED_BYTES_MAX", 1_000_000)
+    bomb = encode_batch([(1000, None, bytes(1_000_001), ())], compression=4)
+    stamp(bomb, 10, 1)
+    with pytest.raises(records.NoRecords, match="more than 1000000 bytes"):
+        records.decode_batch(bytes(bomb))
+    rows, _ = read(tmp_path / "log", [make_batch(0), bomb, make_batch(11)])
+    assert [row["offset"] for row in rows] == [*range(10), *range(11, 21)]
 
 
 @pytest.mark.parametrize("base", [(1 << 63) - 1, -1 << 63])

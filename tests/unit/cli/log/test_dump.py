@@ -1,6 +1,7 @@
 """Reading the files of a data directory, damaged ones too."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,8 +9,10 @@ from minibroker.broker.log.checkpoints import dump_epochs, dump_offsets
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.cli.log.dump import DAMAGE, entries_of, is_known
 from minibroker.cli.terminal import Failure
-from minibroker.protocol.records.batch import ProducerStamp, read_header, stamp
+from minibroker.protocol.records import compression
+from minibroker.protocol.records.batch import ProducerStamp, read_header, stamp, write_header
 from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.records.varint import encode_varint
 from minibroker.protocol.types import TopicPartition
 
 
@@ -45,6 +48,23 @@ def test_batches_and_records_of_every_compression(tmp_path: Path) -> None:
     assert records[4]["payload"] == "value 1"
     assert records[4]["sequence"] == 4
     assert all(entry["type"] != DAMAGE for entry in entries)
+
+
+def test_a_bomb_and_a_claim_are_told_and_passed(tmp_path: Path, monkeypatch: Any) -> None:
+    """A batch that unpacks to more than the limit is unpacked no further; a count of headers that
+    cannot be costs nothing. What is behind them is shown."""
+    monkeypatch.setattr(compression, "UNPACKED_BYTES_MAX", 1_000_000)
+    bomb = encode_batch([(1000, None, bytes(1_000_001), ())], compression=4)
+    claim = encode_batch([(1000, None, b"v", [("name", b"x")])])
+    at = claim.index(b"\x02\x08name")
+    claim[at - 8 : at + 8] = b"\x00" + encode_varint(2**30) + bytes(10)
+    write_header(claim, read_header(claim))
+    for offset, each in ((3, bomb), (4, claim)):
+        stamp(each, offset, 4)
+    entries = dump(segment(tmp_path, batch(0), bomb, claim, batch(5)), with_records=True)
+    assert [entry["offset"] for entry in entries if entry["type"] == "record"] == [0, 1, 2, 5, 6, 7]
+    first, _ = [entry for entry in entries if entry["type"] == DAMAGE]
+    assert "unpack to more than 1000000 bytes" in first["reason"]
 
 
 def test_one_flipped_bit_hides_one_batch(tmp_path: Path) -> None:
