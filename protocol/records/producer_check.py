@@ -35,6 +35,7 @@ from minibroker.protocol.types import Buffer
 
 UNPACKED_BYTES: Final = 8 * 1024 * 1024  # of one request: some milliseconds
 WALKED_RECORDS: Final = 65_536  # of one request: some milliseconds
+_HEADER_COST: Final = 4  # a header takes as long as that many records of a walk, or longer
 _TAIL_BYTES_MIN: Final = 512
 _GUESSES: Final = 4
 
@@ -78,7 +79,7 @@ def _flaw_in(body: Buffer, header: BatchHeader, budget: Budget) -> str:
     count, size = header.record_count, len(body)
     if count * RECORD_BYTES_MIN > size:
         return f"{count} records in {size} bytes"
-    end = _read_record(body, 0, 0, header.base_timestamp)
+    end = _read_record(body, 0, 0, header.base_timestamp, budget)
     if count > 1:
         last = _find_last(body, header, end)
         if last < 0:
@@ -86,13 +87,15 @@ def _flaw_in(body: Buffer, header: BatchHeader, budget: Budget) -> str:
                 return ""
             budget.records -= count
             last = _walk_to_last(body, end, count)
-        end = _read_record(body, last, count - 1, header.base_timestamp)
+        end = _read_record(body, last, count - 1, header.base_timestamp, budget)
     if end != size:
         return f"{size - end} bytes behind the last of {count} records"
     return ""
 
 
-def _read_record(body: Buffer, at: int, expected_delta: int, base_timestamp: int) -> int:
+def _read_record(
+    body: Buffer, at: int, expected_delta: int, base_timestamp: int, budget: Budget
+) -> int:
     """Return the position behind a record. Raises ValueError or IndexError for what is none."""
     size, at = _read_number(body, at)
     end = at + size
@@ -108,7 +111,7 @@ def _read_record(body: Buffer, at: int, expected_delta: int, base_timestamp: int
             raise ValueError("a negative length")
         at += max(0, length)
     if at < end and body[at]:
-        at = _read_headers(body, at, end)
+        at = _read_headers(body, at, end, budget)
     else:
         at += 1
     if at != end or end > len(body):
@@ -123,11 +126,15 @@ def _read_number(body: Buffer, at: int) -> tuple[int, int]:
     return number >> 1 ^ -(number & 1), at + 1
 
 
-def _read_headers(body: Buffer, at: int, end: int) -> int:
-    """Return the position behind the headers of a record that ends at `end`."""
+def _read_headers(body: Buffer, at: int, end: int, budget: Budget) -> int:
+    """Return the position behind the headers of a record that ends at `end`, which it is taken for
+    if there are too many."""
     header_count, at = _read_number(body, at)
     if header_count < 0 or header_count * 2 > end - at:
         raise ValueError(f"{header_count} headers in {end - at} bytes")
+    if header_count * _HEADER_COST > budget.records:
+        return end
+    budget.records -= header_count * _HEADER_COST
     for _ in range(header_count):
         size, at = _read_number(body, at)
         if size < 0:

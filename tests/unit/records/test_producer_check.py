@@ -131,3 +131,14 @@ def test_the_budget_of_a_request() -> None:
     falling = encode_naively([(delta, -delta, None, b"v", []) for delta in range(101)])
     assert flaw(falling[:-1], 101, 0, budget) == ""  # a walk of 101 records is not in it
     assert flaw(falling[:-1], 101)
+
+
+def test_headers_are_in_the_budget() -> None:
+    """A record of half a million headers is not read to its end."""
+    few, many = ([(str(number), b"x")] * number for number in (100, 20_000))
+    budget = Budget()
+    assert flaw(records(2, headers=few), 2, budget=budget) == ""
+    assert budget.records == producer_check.WALKED_RECORDS - 800
+    assert flaw(records(1, headers=many), 1, budget=budget) == ""
+    assert budget.records == producer_check.WALKED_RECORDS - 800
+    assert flaw(records(1, headers=few)[:-1], 1)
