@@ -11,6 +11,8 @@ to prevent:
   from the front. `Tail.KEPT` and `Tail.LOST` leave nothing of that to chance.
 * `fail(operation, ...)`: the next calls answer EIO (or another errno).
 * `space_bytes`: appends beyond it write what fits and answer ENOSPC.
+* `descriptors_max`: open files and locks use one descriptor each, and whatever opens a file for a
+  moment (a small file, a directory, a sync by a worker) needs one. Without one it answers EMFILE.
 * `flip(path, position)`: one bit changes, in the page cache and on the disk.
 * `stop_at(count)`: instead of the operation after `count` others, `Stopped` is raised, and a write
   is half done. Then `kill` or `power_off`: so a search can crash at every step.
@@ -169,6 +171,7 @@ class SimulatedFile:
         self._node = node
         self._life = disk.life
         self._is_closed = False
+        disk.descriptors += 1
 
     def _use(self, operation: str) -> Node:
         assert self._life == self._disk.life, f"{self._path} was used after a crash"
@@ -212,6 +215,7 @@ class SimulatedFile:
     async def sync(self) -> None:
         if self._is_closed:
             return
+        self._disk.require_descriptor(self._path)
         node = self._use("sync")
         size = len(node.data)
         await trio.sleep(self._disk.sync_s)
@@ -227,6 +231,8 @@ class SimulatedFile:
         self._disk.sync_count += 1
 
     def close(self) -> None:
+        if not self._is_closed and self._life == self._disk.life:
+            self._disk.descriptors -= 1
         self._is_closed = True
 
 
@@ -240,6 +246,7 @@ class SimulatedLock:
     def release(self) -> None:
         if self._disk.locks.get(self._path) is self:
             del self._disk.locks[self._path]
+            self._disk.descriptors -= 1
 
 
 class SimulatedFiles:
@@ -248,6 +255,8 @@ class SimulatedFiles:
     def __init__(self, rng: random.Random, *, sync_s: float = 0.001) -> None:
         self.sync_s = sync_s
         self.space_bytes: int | None = None
+        self.descriptors_max: int | None = None
+        self.descriptors = 0  # in use
         self.is_warm = True
         self.sync_count = 0
         self.life = 0
@@ -267,6 +276,7 @@ class SimulatedFiles:
         """The process died: its writes stay, its handles and locks end."""
         self.life += 1
         self.locks.clear()
+        self.descriptors = 0
         self._failures.clear()
         self._left = None
 
@@ -324,6 +334,11 @@ class SimulatedFiles:
             return 1 << 62
         return max(0, self.space_bytes - self.used_bytes)
 
+    def require_descriptor(self, path: PurePath) -> None:
+        """Raise EMFILE if all descriptors are in use."""
+        if self.descriptors_max is not None and self.descriptors >= self.descriptors_max:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
     # -- names
 
     def _node(self, path: PurePath) -> Node:
@@ -345,6 +360,7 @@ class SimulatedFiles:
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
         self.check("open", path)
+        self.require_descriptor(path)
         if create and path not in self._names:
             self._require_dir(path.parent)
             self._change(NameChange(path, Node()))
@@ -357,6 +373,7 @@ class SimulatedFiles:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def list(self, path: PurePath) -> list[str]:
+        self.require_descriptor(path)
         self._require_dir(path)
         return sorted(child.name for child in self._names.children(path))
 
@@ -390,15 +407,18 @@ class SimulatedFiles:
 
     def remove_tree(self, path: PurePath) -> None:
         self.check("remove", path)
+        self.require_descriptor(path)
         if path in self._names:
             self._change(NameChange(path))
 
     def read_bytes(self, path: PurePath) -> bytes:
         self.check("read", path)
+        self.require_descriptor(path)
         return bytes(self._node(path).data)
 
     def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
         self.check("write_atomic", path)
+        self.require_descriptor(path)
         self._require_dir(path.parent)
         node = Node()
         node.data += data[: self.room()]
@@ -413,8 +433,12 @@ class SimulatedFiles:
     def one_writer(self) -> AbstractContextManager[object]:
         return nullcontext()
 
+    def new_lock(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
     def sync_dir(self, path: PurePath) -> None:
         self.check("sync", path)
+        self.require_descriptor(path)
         self._require_dir(path)
         self._commit_names()
 
@@ -423,6 +447,8 @@ class SimulatedFiles:
         if path in self.locks:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
         if path not in self._names:
-            self.open(path, create=True)
+            self.open(path, create=True).close()
+        self.require_descriptor(path)
+        self.descriptors += 1
         self.locks[path] = SimulatedLock(self, path)
         return self.locks[path]

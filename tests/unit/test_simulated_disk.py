@@ -128,3 +128,34 @@ async def test_a_sync_covers_what_was_written_before_it(autojump_clock):
         file.append([b"d"])
         files.power_off()
         assert files.read_bytes(ROOT / "f")[:3] == b"abc", f"seed {seed}"
+
+
+def test_descriptors_are_counted() -> None:
+    """An open file and a lock use one each, and what opens a file for a moment needs one; renames
+    and removals need none."""
+    files = SimulatedFiles(random.Random(1))
+    files.make_dir(ROOT)
+    files.descriptors_max = 2
+    lock = files.lock(ROOT / "lock")
+    file = files.open(ROOT / "a", create=True)
+    assert files.descriptors == 2
+    for use in (
+        lambda: files.open(ROOT / "b", create=True),
+        lambda: files.read_bytes(ROOT / "a"),
+        lambda: files.write_atomic(ROOT / "b", b""),
+        lambda: files.list(ROOT),
+        lambda: files.sync_dir(ROOT),
+        lambda: files.remove_tree(ROOT),
+    ):
+        with pytest.raises(OSError, match="Too many open files"):
+            use()
+    file.append([b"x"])
+    file.sync_now()
+    files.rename(ROOT / "a", ROOT / "c")
+    file.close()
+    file.close()
+    assert files.descriptors == 1
+    files.write_atomic(ROOT / "b", b"")
+    assert files.list(ROOT) == ["b", "c", "lock"]
+    lock.release()
+    assert files.descriptors == 0
