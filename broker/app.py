@@ -48,6 +48,7 @@ from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.defects import Defects
+from minibroker.broker.descriptors import DescriptorBudget
 from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
@@ -145,7 +146,9 @@ async def serve(
     address in use, a failed fsync) or the exception of a defect, in an exception group if it was
     raised in a task.
     """
-    manager = LogManager(system.files, config.log_dirs, config.for_topic().limits())
+    descriptors = DescriptorBudget(system.machine().open_files_max)
+    limits = config.for_topic().limits()
+    manager = LogManager(system.files, config.log_dirs, limits, descriptors)
     manager.lock()
     try:
         listeners = await listen(system.network, config.served_listeners)
@@ -281,7 +284,7 @@ class _Broker:
             defects=defects,
             clock_statistics=clock.statistics,
         )
-        acceptor = Acceptor(services, listeners, system.dispatch)
+        acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)
         self._sources = Sources(
             services, acceptor, self._fetchers, self._flusher, self._isr_proposals
         )

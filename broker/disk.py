@@ -203,6 +203,9 @@ class RealFiles:
     def one_writer(self) -> threading.Lock:
         return self._writing
 
+    def new_lock(self) -> threading.Lock:
+        return threading.Lock()
+
     def sync_dir(self, path: PurePath) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:

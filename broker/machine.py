@@ -57,6 +57,12 @@ class RealMachine:
 
 
 def _open_files() -> int:
+    with suppress(OSError):  # no descriptor may be free to list them
+        return _count_open_files()
+    return NOT_KNOWN
+
+
+def _count_open_files() -> int:
     if DESCRIPTORS.is_dir():
         # From Linux 6.2 on the size is their number; in older ones it is 0.
         return DESCRIPTORS.stat().st_size or len(os.listdir(DESCRIPTORS))

@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "broker": "",
     "broker.clock": "",
     "broker.defects": "",
+    "broker.descriptors": "",
     "broker.disk": "protocol broker.log.files",
     "broker.errors": "protocol",
     "broker.histogram": "",
@@ -29,14 +30,15 @@ MAY_IMPORT = {
     "broker.config_page": "broker.config_property broker.properties",
     "broker.config_sources": "broker.config_property",
     "broker.findings": "protocol broker.config broker.findings",
-    "broker.log": "protocol broker.errors broker.log broker.metadata.model broker.turns",
+    "broker.log": "protocol broker.descriptors broker.errors broker.log broker.metadata.model"
+    " broker.turns",
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net.network client.net.channel"
     " client.net.blocking_channel broker.config broker.errors broker.log broker.metadata.model"
     " broker.metadata.cache broker.metadata.orders"
-    " broker.histogram broker.turns broker.replication",
+    " broker.descriptors broker.histogram broker.turns broker.replication",
     "broker.controller": "protocol client.net.network client.net.channel broker.config"
     " broker.defects broker.errors broker.log"
     " broker.metadata broker.turns broker.controller",
@@ -46,6 +48,7 @@ MAY_IMPORT = {
     " broker.log"
     " broker.metadata.model broker.replication broker.controller broker.groups broker.machine"
     " broker.observe.readiness broker.histogram broker.turns broker.wall_clock broker.server",
+    " broker.observe.readiness broker.descriptors broker.histogram broker.turns broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
     "broker.observe.sources": "protocol broker.replication broker.server",
     "broker.observe.loop_lag": "broker.histogram",
@@ -70,7 +73,8 @@ MAY_IMPORT = {
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
     protocol/ broker/config_property.py broker/properties/ broker/config.py broker/config_page.py
-    broker/config_sources.py broker/errors.py broker/findings/ broker/histogram.py broker/log/
+    broker/config_sources.py broker/descriptors.py broker/errors.py broker/findings/
+    broker/histogram.py broker/log/
     broker/server/request_times.py broker/metadata/model.py broker/metadata/cache.py
     broker/metadata/orders.py broker/metadata/etcd_codec.py broker/wall_clock.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
@@ -97,10 +101,12 @@ PURE_FILES = """
 """
 PURE = PURE_FILES.split()
 # The interface of a disk has one async function, whose forms live in disk.py; the lab's broker
-# has a flusher, which never runs.
+# has a flusher, which never runs. A sealed file passes that function on.
 # The lab's store has the calls of a store, and lets them go on step by step ("": an `await`).
 ASYNC_ALLOWED = {
     ("broker/log/files.py", "sync"),
+    ("broker/log/sealed_files.py", "sync"),
+    ("broker/log/sealed_files.py", ""),
     ("testing/lab/machine.py", "sync_dir"),
     ("testing/lab/claims.py", "get"),
     ("testing/lab/claims.py", "transact"),
@@ -156,6 +162,8 @@ CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
 SIZES_ALLOWED: dict[str, str] = {
     "broker/log/log.py:Log": "the only writer of one log's bytes, ends and epochs: what appends,"
     " cuts and begins again changes them together",
+    "broker/log/segment.py:Segment": "the one owner of a segment's file and indexes: what appends,"
+    " walks, cuts and seals changes them together",
     "broker/log/manager.py:LogManager": "the one owner of the data directory and of the table of"
     " its logs, from the start to the end of each",
     "broker/replication/replicas.py:Replicas": "the one door to all replicas: orders, appends,"

@@ -205,7 +205,7 @@ class Channels:
         ]
 
     def uncreated(self, state: State) -> Mapping[str, int]:
-        """Count by topic the partitions whose leader has no disk space for their logs."""
+        """Count by topic the partitions whose leader has no room for their logs."""
         count = Counter[str]()
         for node, channel in self.live.items():
             for name, error in channel.pushes.uncreated.items():

@@ -1,4 +1,4 @@
-"""The checks of an append, apart from a producer's sequence: batch, offset and epoch, full disk.
+"""The checks of an append, apart from a producer's sequence: batch, offset and epoch, shortages.
 
 `protocol.records.batch.validate_batch` knows the format; this module knows the log's limits. Both
 refuse with an error code for the producer, and neither reads the records:
@@ -9,7 +9,7 @@ import logging
 from typing import NamedTuple
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.outcomes import DISK_IS_FULL, LogLimits
+from minibroker.broker.log.outcomes import DISK_FULL_TEXT, SHORTAGES, LogLimits, shortage_text
 from minibroker.protocol.constants import INT64_MAX, MAGIC, NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,
@@ -124,26 +124,30 @@ def begins_within(batches: CheckedBatches, offset: int) -> bool:
     return first.base_offset < offset < first.next_offset
 
 
-class DiskFullLatch:
-    """Remembers whether a log's last append met a full disk; logs each change for the operator."""
+class ShortageLatch:
+    """Remembers whether a log's last append met a full disk, or no file descriptor was free for a
+    new segment; logs each change for the operator."""
 
-    __slots__ = ("_is_full", "_topic_partition")
+    __slots__ = ("_short", "_topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self._topic_partition = topic_partition
-        self._is_full = False
+        self._short = ""
 
     def on_error(self, error: OSError) -> Exception:
-        """Return what a failed append raises: `Refused` for a full disk, else the error itself."""
-        if error.errno not in DISK_IS_FULL:
+        """Return what a failed append raises: `Refused` in a shortage, else the error itself."""
+        if error.errno not in SHORTAGES:
             return error
-        if not self._is_full:
-            self._is_full = True
-            logger.error("%s: the disk is full, appends are refused", self._topic_partition)
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        text = shortage_text(error)
+        if self._short != text:
+            self._short = text
+            logger.error("%s: %s, appends are refused", self._topic_partition, text)
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, text)
 
     def on_success(self) -> None:
         """Reset after an append was written."""
-        if self._is_full:
-            self._is_full = False
-            logger.info("%s: the disk has room again", self._topic_partition)
+        if self._short:
+            is_full = self._short == DISK_FULL_TEXT
+            again = "the disk has room again" if is_full else "a file descriptor is free again"
+            logger.info("%s: %s", self._topic_partition, again)
+            self._short = ""

@@ -9,9 +9,10 @@ equal bytes.
 
 A data directory has three checkpoints of offsets, each replaced as a whole (`Checkpoint`). They lag
 behind the logs, and only to the safe side: a missing or unreadable one makes the next start read
-more. A full disk leaves the old file in place. A worker writes them now and then, the loop writes
-them before a log is cut. So writers take turns, and each collects the offsets when its turn comes:
-the file never goes back to older offsets. A turn takes one fsync.
+more. A full disk leaves the old file in place, and so does a process without a free file
+descriptor. A worker writes them now and then, the loop writes them before a log is cut. So writers
+take turns, and each collects the offsets when its turn comes: the file never goes back to older
+offsets. A turn takes one fsync.
 
 The checkpoint of log starts is made true before segments go (`ensure`), and a log that it does not
 name starts at 0. So a first segment above that start means lost segments, not retention. The file
@@ -31,9 +32,10 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import PurePath
 
+from minibroker.broker.descriptors import NO_DESCRIPTOR
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import OFFSET_MAX
-from minibroker.broker.log.outcomes import DISK_IS_FULL
+from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
 
@@ -135,6 +137,7 @@ class Checkpoint:
         # The contents of the file.
         self._offsets: Mapping[TopicPartition, int] = {}
         self.is_known = False
+        self.shortage = ""  # why the file could not be written at the last attempt
 
     def read(self) -> Mapping[TopicPartition, int]:
         """Return what the last run wrote; nothing if the file cannot be read."""
@@ -146,7 +149,7 @@ class Checkpoint:
         return self._offsets
 
     def write(self) -> bool:
-        """Replace the file. Return False, and leave the file as it was, if the disk is full."""
+        """Replace the file. In a shortage return False, and leave the file as it was."""
         with self._files.one_writer():
             return self._replace()
 
@@ -158,24 +161,29 @@ class Checkpoint:
         with self._files.one_writer():
             return self._offsets.get(topic_partition, NO_OFFSET) <= offset or self._replace()
 
-    def ensure(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Make the file name this offset of a partition; remove the file if the disk is full."""
+    def ensure(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Make the file name this offset of a partition; remove the file if the disk is full.
+        Return False, and leave the file as it was, if no file descriptor is free."""
         with self._files.one_writer():
             is_other = self._offsets.get(topic_partition, 0) != offset
             if is_other and self.is_known and not self._replace():
+                if self.shortage == NO_DESCRIPTOR:
+                    return False
                 self._files.remove(self._path)
                 self._files.sync_dir(self._path.parent)
                 self._offsets = {}
                 self.is_known = False
+            return True
 
     def _replace(self) -> bool:
         offsets = self._collect()
         try:
             write_offsets(self._files, self._path, offsets)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in SHORTAGES:
                 raise
-            LOGGER.warning("%s stays as it was: the disk is full", self._path)
+            self.shortage = shortage_text(error)
+            LOGGER.warning("%s stays as it was: %s", self._path, self.shortage)
             return False
         self._offsets = offsets
         self.is_known = True

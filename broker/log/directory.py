@@ -30,6 +30,7 @@ from itertools import count
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.log.files import Files, Lock
 from minibroker.protocol.types import TopicPartition
 
@@ -76,6 +77,8 @@ def explaining(root: PurePath) -> Iterator[None]:
             text = f"it cannot be written: change its owner or mount, or choose another: {where}"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             text = f"the disk is full: make room, or choose another: {where}"
+        elif error.errno in NO_DESCRIPTORS:
+            text = f"{NO_DESCRIPTOR}: {where}"
         else:
             text = f"it cannot be used: {where}"
         reason = error.strerror or str(error)

@@ -2,7 +2,8 @@
 
 It is written on every change, at once but without fsync, because the batch headers carry the epochs
 too: opening a log compares the file with them, and rebuilds it where they differ. For the same
-reason a full disk does not stop an append here; the file is written again at the next chance.
+reason a full disk, or a process without a free file descriptor, does not stop an append here; the
+file is written again at the next chance.
 """
 
 import logging
@@ -10,7 +11,7 @@ from pathlib import PurePath
 
 from minibroker.broker.log.checkpoints import CheckpointError, dump_epochs, load_epochs
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.outcomes import DISK_IS_FULL
+from minibroker.broker.log.outcomes import SHORTAGES
 from minibroker.protocol.epoch_history import EpochHistory
 
 LOGGER = logging.getLogger(__name__)
@@ -36,14 +37,14 @@ class EpochFile:
             return None
 
     def update(self, epochs: EpochHistory, has_changed: bool) -> None:
-        """Write the file if the epochs changed; a full disk leaves that to the next time."""
+        """Write the file if the epochs changed; a shortage leaves that to the next time."""
         self._is_stale |= has_changed
         if not self._is_stale:
             return
         try:
             self._files.write_atomic(self._path, dump_epochs(epochs.entries), sync=False)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in SHORTAGES:
                 raise
             LOGGER.warning("%s could not be written: %s", self._path, error)
             return

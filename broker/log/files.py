@@ -98,6 +98,9 @@ class Files(Protocol):
     def one_writer(self) -> AbstractContextManager[object]:
         """Return a lock between threads, for files that both a worker and the loop replace."""
 
+    def new_lock(self) -> AbstractContextManager[object]:
+        """Return a lock between threads, for what both a worker and the loop use."""
+
     def sync_dir(self, path: PurePath) -> None:
         """Make the names in a directory durable."""
 

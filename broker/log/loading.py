@@ -11,6 +11,7 @@ import logging
 from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochFile
+from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
 from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
@@ -45,7 +46,11 @@ def load(
 ) -> Loaded:
     """Open the log in a directory; makes the directory and a first segment where needed."""
     loader = _Loader(location, limits, last_known, now_ms)
-    return loader.run()
+    try:
+        return loader.run()
+    except BaseException:
+        loader.close()
+        raise
 
 
 def rebuild_producers(
@@ -110,6 +115,7 @@ class _Loader:
             self._restart_at(log_end)
         log_start = max(last_known.log_start, segments.first.base_offset)
         self._fit(log_start, log_end)
+        segments.active.activate()
         return Loaded(
             segments,
             self._epochs,
@@ -124,10 +130,22 @@ class _Loader:
             damage,
         )
 
-    def _new_segment(self, base_offset: int) -> Segment:
-        files, directory = self._location.files, self._location.directory
-        interval = self._limits.index_interval_bytes
-        return Segment(files, directory, base_offset, self._now_ms, interval)
+    def close(self) -> None:
+        """Close the files that were opened."""
+        for segment in self._segments:
+            segment.close()
+
+    def _segment(self, base_offset: int, *, synced: bool | None = None) -> Segment:
+        location, interval = self._location, self._limits.index_interval_bytes
+        return Segment(
+            location.files,
+            location.directory,
+            base_offset,
+            self._now_ms,
+            interval,
+            location.sealed_files,
+            synced=synced,
+        )
 
     def _open_segments(self) -> None:
         files, directory = self._location.files, self._location.directory
@@ -140,12 +158,13 @@ class _Loader:
             is_orphan = suffix in ("index", "timeindex") and stem not in logs
             if is_orphan or name.endswith(LEFTOVER_SUFFIXES):
                 files.remove(directory / name)
-        for base_offset in bases:
-            self._segments.add(self._new_segment(base_offset))
+        synced_end = OFFSET_MAX if self._last_known.is_clean else self._last_known.recovery_point
+        for base_offset, next_base in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
+            self._segments.add(self._segment(base_offset, synced=next_base <= synced_end))
         if not len(self._segments):
             # Never at an offset that a record has had.
             base_offset = max(self._last_known.log_start, self._last_known.promised_end)
-            self._segments.add(self._new_segment(base_offset))
+            self._segments.add(self._segment(base_offset))
 
     def _first_to_check(self) -> int:
         """Return the index of the first segment to check; the number of segments if none is."""
@@ -201,7 +220,7 @@ class _Loader:
     def _restart_at(self, offset: int) -> None:
         """Begin an empty log: nothing that is here may be read any more (REC-08)."""
         self._segments.remove_from(0, self._location.files)
-        self._segments.add(self._new_segment(offset))
+        self._segments.add(self._segment(offset))
 
     def _load_epochs(self, known_end: int) -> None:
         """Return the epochs of the file if they agree with the batches, else those of the

@@ -2,9 +2,10 @@
 
 Everything here runs in the event loop without suspension: one call validates a batch, compares it
 with its producer's state, assigns its offset, writes and indexes it, so no lock is needed. The log
-refuses a request by `Refused` with the error code for the client. This includes a full disk: the
-log removes the part of the batch that was written, so it works again when there is space. Any other
-OSError stops the broker (docs/architecture.md, "What stops what").
+refuses a request by `Refused` with the error code for the client. This includes a full disk and a
+process without a free file descriptor: the log removes the part of the batch that was written, so
+it works again when there is space, or a descriptor. Any other OSError stops the broker
+(docs/architecture.md, "What stops what").
 
 The order of writes to the disk:
 
@@ -23,10 +24,11 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Self, TypeAlias
 
+from minibroker.broker.descriptors import NO_DESCRIPTORS
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import (
     CheckedBatches,
-    DiskFullLatch,
+    ShortageLatch,
     begins_within,
     check_append,
     check_continuation,
@@ -36,6 +38,7 @@ from minibroker.broker.log.files import Files
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
 from minibroker.broker.log.log_segments import DeletedSegments, Extent, expired_count, must_roll
 from minibroker.broker.log.outcomes import (
+    DESCRIPTORS_AT_ONCE,
     NEW_LOG,
     Appended,
     Damage,
@@ -45,6 +48,8 @@ from minibroker.broker.log.outcomes import (
     LogLocation,
     LogStatistics,
     OffsetAtTime,
+    refusal_of,
+    require_descriptors,
 )
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
@@ -91,7 +96,7 @@ class Log:
         self._durability = Durability(
             location.files, loaded.recovery_point, is_clean=loaded.is_clean
         )
-        self._disk_full_latch = DiskFullLatch(location.topic_partition)
+        self._shortage_latch = ShortageLatch(location.topic_partition)
         self._is_closed = False
 
     @classmethod
@@ -187,7 +192,7 @@ class Log:
 
     def append_as_follower(self, batches: CheckedBatches, now_ms: int) -> None:
         """Write batches as the leader stored them. Raises UnexpectedOffset or InvalidBatch if they
-        do not continue this log, and Refused (part may be written) when the disk is full."""
+        do not continue this log, and Refused (part may be written) in a shortage."""
         if self.log_start == self.log_end and begins_within(batches, self.log_start):
             self._begin_with(batches, now_ms)
             return
@@ -201,25 +206,26 @@ class Log:
 
     def _begin_with(self, batches: CheckedBatches, now_ms: int) -> None:
         """Restart the log at the first of these batches, below the log start, which stays."""
+        self._require_descriptors()
         log_start = self.log_start
         self._restart(batches.headers[0][1].base_offset, log_start, now_ms)
         try:
             self._append_copied(batches, now_ms)
         finally:
             if self.log_end < log_start:  # not even the first batch was written
-                self.restart_at(log_start, now_ms)
+                self._restart(log_start, log_start, now_ms)
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(log_start))
 
     def _write(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
-        """Write and index one batch. Raises Refused if the disk is full."""
+        """Write and index one batch. Raises Refused in a shortage."""
         if header.leader_epoch != self.epochs.newest_epoch:
             self.assign_epoch(header.leader_epoch, header.base_offset)
         try:
             segment = self._segment_for(header, now_ms)
             position = segment.write(batch)
         except OSError as error:
-            raise self._disk_full_latch.on_error(error) from None
-        self._disk_full_latch.on_success()
+            raise self._shortage_latch.on_error(error) from None
+        self._shortage_latch.on_success()
         segment.index_batch(header, position)
         self.log_end = header.next_offset
 
@@ -237,11 +243,17 @@ class Log:
     def _segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
         segment = self._segments.active
         if must_roll(segment, header, self._limits, now_ms):
-            segment = self._roll(now_ms)
+            try:
+                segment = self._roll(now_ms)
+            except OSError as error:
+                is_short = error.errno in NO_DESCRIPTORS
+                if not (is_short and self._location.sealed_files.give_back(DESCRIPTORS_AT_ONCE)):
+                    raise
+                segment = self._roll(now_ms)
         return segment
 
     def _roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and begin a new one. After a full disk it can be called again."""
+        """Seal the active segment and begin a new one. After a shortage it can be called again."""
         base_offset = self.log_end
         sealed = self._segments.active
         self._durability.sync_truncation(sealed.file, self.directory)
@@ -249,12 +261,14 @@ class Log:
         self._snapshots.write(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
         self._segments.add(segment)
+        sealed.seal()
+        segment.rest()
         return segment
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
         self._durability.record_name_change()
-        interval = self._limits.index_interval_bytes
-        return Segment(self._files, self.directory, base_offset, now_ms, interval)
+        interval, sealed_files = self._limits.index_interval_bytes, self._location.sealed_files
+        return Segment(self._files, self.directory, base_offset, now_ms, interval, sealed_files)
 
     # -- reading
 
@@ -264,7 +278,8 @@ class Log:
         """Return whole batches below `end_offset`, beginning with the one that holds `offset`.
 
         At most `bytes_max` bytes; with `at_least_one` the first batch is returned at any size.
-        Raises Refused (OFFSET_OUT_OF_RANGE), and BadBytes if that batch is damaged.
+        Raises Refused (OFFSET_OUT_OF_RANGE, or a segment cannot be opened for now), and BadBytes if
+        that batch is damaged.
         """
         if not self.log_start <= offset <= self.log_end:
             raise Refused(
@@ -275,13 +290,19 @@ class Log:
         if offset >= end_offset:
             return []
         args = (offset, bytes_max, end_offset, at_least_one)
-        return [*self._segments.read(*args, self.epochs)]
+        try:
+            return [*self._segments.read(*args, self.epochs)]
+        except OSError as error:
+            raise refusal_of(error) from error
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
-        """Estimate the bytes that a read would return, never too few, without a disk read."""
-        return self._segments.readable_bytes(
-            max(offset, self.log_start), min(end_offset, self.log_end)
-        )
+        """Estimate the bytes that a read would return, never too few, without a disk read but that
+        of an index. Raises Refused if it cannot be opened for now."""
+        start, end = max(offset, self.log_start), min(end_offset, self.log_end)
+        try:
+            return self._segments.readable_bytes(start, end)
+        except OSError as error:
+            raise refusal_of(error) from error
 
     def find_time(self, timestamp_ms: int, end_offset: int) -> Steps[OffsetAtTime | None]:
         """Return the first record of that time or later below `end_offset`; see `time_lookup`."""
@@ -307,9 +328,11 @@ class Log:
         """Truncate: remove all batches that hold `offset` or a later one.
 
         Whole batches are removed, so the log may end below `offset`, as it would after a restart.
-        Raises BadBytes, and truncates nothing, if the part that is to stay is damaged near there.
+        Raises BadBytes, and truncates nothing, if the part that is to stay is damaged near there;
+        Refused in a shortage.
         """
         assert offset >= 0
+        self._require_descriptors()
         if offset >= self.log_end:
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(self.log_end))
             return
@@ -317,14 +340,17 @@ class Log:
             self.restart_at(offset, now_ms)
             return
         index = self._segments.index_of(offset)
-        position, end_offset = self._segments[index].truncation_point(offset)
+        segment = self._segments[index]
+        position, end_offset = segment.truncation_point(offset)
         self._before_truncation(end_offset, min(self.log_start, end_offset))
         self._segments.remove_from(index + 1, self._files)
-        self._after_truncation(self._segments.active.truncate(position, end_offset), now_ms)
+        segment.activate()
+        self._after_truncation(segment.truncate(position, end_offset), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Delete all records, and continue empty at `offset`."""
         assert offset >= 0
+        self._require_descriptors()
         self._restart(offset, offset, now_ms)
 
     def _restart(self, offset: int, log_start: int, now_ms: int) -> None:
@@ -336,6 +362,14 @@ class Log:
         # A log without records and epochs diverges from no other.
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(0))
         self._after_truncation(offset, now_ms)
+
+    def _require_descriptors(self) -> None:
+        """Raise Refused if the files that a truncation opens could not be opened: it cannot be left
+        half done. Only worker threads could use them up meanwhile."""
+        try:
+            require_descriptors(self._files, self._segments.active.path)
+        except OSError as error:
+            raise refusal_of(error) from error
 
     def _before_truncation(self, offset: int, log_start: int) -> None:
         index = self._segments.index_of(offset)
@@ -360,21 +394,23 @@ class Log:
     # -- retention and expiry
 
     def apply_retention(self, high_watermark: int, now_ms: int) -> int:
-        """Delete expired segments, and return how many. Raises OSError."""
+        """Delete expired segments, and return how many. Raises OSError, and Refused if no file
+        descriptor is free."""
         extent = Extent(self.log_start, high_watermark, self.log_end)
         count = expired_count(self._segments, self._limits, extent, now_ms)
+        if count:
+            self._require_descriptors()
         if count == len(self._segments):
             self._roll(now_ms)
-        deleted = self._segments.pop_first(count)
-        if deleted:
-            log_start = max(self.log_start, self._segments.first.base_offset)
-            self._move_start(log_start, self.log_end)
+        if count:
+            first_base = self._segments[count].base_offset
+            self._move_start(max(self.log_start, first_base), self.log_end)
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
             self._durability.record_name_change()
             # Retention removes no producer: a snapshot has those whose batches are deleted.
             self._snapshots.write(self.log_end, self.producers.dump())
-            self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
-        for segment in deleted:
+            self._snapshots.drop_outside(first_base, self.log_end)
+        for segment in self._segments.pop_first(count):
             self._deleted.add(segment, now_ms, self._limits.file_delete_delay_ms)
         for segment in self._segments:
             if segment is not self._segments.active:
@@ -414,9 +450,14 @@ class Log:
         self._deleted.close()
 
     def move_to(self, directory: PurePath) -> None:
-        """Rename the directory before its removal; open slices stay readable until `abandon`."""
+        """Rename the directory before its removal, and close the files. Slices stay readable until
+        `abandon`: they open them again."""
         self._files.rename(self.directory, directory)
         self._location = replace(self._location, directory=directory)
+        self._segments.active.seal()
+        for segment in self._segments:
+            segment.move_file(directory)
+        self._deleted.move_to(directory)
 
     def record_damage(self, damage: Damage) -> None:
         """Record that bytes of the log are damaged; the mark survives restarts."""

@@ -10,8 +10,8 @@ a slice begins and ends are checked.
 A log rolls to a new segment before an append, by size, age or full indexes (`must_roll`). Retention
 deletes the oldest segments by age, by size, or because they lie below the log start
 (`expired_count`). The files of a deleted segment are renamed at once and removed after
-`file.delete.delay.ms` (`DeletedSegments`). Until then the descriptor stays open: a slice of the
-segment may still be on its way to a slow client.
+`file.delete.delay.ms` (`DeletedSegments`). Until then a slice of the segment, which may still be on
+its way to a slow client, can be read: its file is opened again under the new name.
 """
 
 import bisect
@@ -252,6 +252,8 @@ class DeletedSegments:
                 target = path.with_name(path.name + DELETED_SUFFIX)
                 self._files.rename(path, target)
                 renamed.append(target)
+                if path == segment.path:
+                    segment.move_file(path.parent, DELETED_SUFFIX)
         self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, tuple(renamed)))
 
     def remove_due(self, now_ms: int) -> int | None:
@@ -262,6 +264,11 @@ class DeletedSegments:
                 self._files.remove(path)
             self._deleted.remove(deleted)
         return min((item.due_ms for item in self._deleted), default=None)
+
+    def move_to(self, directory: PurePath) -> None:
+        """Record that the log's directory was renamed."""
+        for deleted in self._deleted:
+            deleted.segment.move_file(directory)
 
     def close(self) -> None:
         """Close the files; they are removed when the log is opened again."""

@@ -22,6 +22,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS, DescriptorBudget
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.checkpoints import (
     HIGH_WATERMARKS,
@@ -45,17 +46,21 @@ from minibroker.broker.log.directory import (
     name_aside,
     parse_log_name,
 )
-from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.files import Files
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.log_segments import is_delay_over
 from minibroker.broker.log.outcomes import (
     DISK_IS_FULL,
-    RETRIABLE_ERRNOS,
+    SHORTAGES,
     LastKnownState,
     LogLimits,
     LogLocation,
+    refusal_of,
+    require_descriptors,
+    shortage_text,
 )
 from minibroker.broker.log.recovery import DAMAGED_SUFFIX
+from minibroker.broker.log.sealed_files import SealedFiles
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
@@ -63,8 +68,6 @@ from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
 REMOVED_AT_ONCE = 20  # logs, in one turn: some milliseconds
-SPARE_FILES = 32  # left for files that the process opens for a moment
-LOGS_AHEAD = 16  # each opens one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +88,23 @@ def _start_to_checkpoint(log: Log) -> int:
 
 
 class LogManager:
-    """See the head of this file. `limits` hold for a log until its own are set."""
+    """See the head of this file. `limits` hold for a log until its own are set; `descriptors` is
+    the budget of open files."""
 
-    def __init__(self, files: Files, root: PurePath, limits: LogLimits) -> None:
+    def __init__(
+        self,
+        files: Files,
+        root: PurePath,
+        limits: LogLimits,
+        descriptors: DescriptorBudget | None = None,
+    ) -> None:
         self._files = files
+        self.descriptors = DescriptorBudget() if descriptors is None else descriptors
+        self._sealed_files = SealedFiles(self.descriptors, files.new_lock())
         self._root = root
         self._limits = limits
         self.directory = DataDirectory(files, root)  # its owner, and how the last runs ended
         self._logs: dict[TopicPartition, Log] = {}
-        self._spare_logs = 0  # how many, when last counted
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._deleted: dict[Log, int] = {}  # when to remove their files, in wall clock ms
         self._is_closed = False
@@ -198,7 +209,8 @@ class LogManager:
 
     def _open(self, name: TopicPartition, last_known: LastKnownState, now_ms: int) -> None:
         directory = self._root / str(name)
-        location = LogLocation(self._files, directory, name, read_topic_id(self._files, directory))
+        topic_id = read_topic_id(self._files, directory)
+        location = LogLocation(self._files, directory, name, topic_id, self._sealed_files)
         before = self._before_truncation
         self._adopt(Log.open(location, self._limits, last_known, before, now_ms=now_ms))
 
@@ -243,14 +255,16 @@ class LogManager:
     def create(
         self, topic_partition: TopicPartition, topic_id: bytes, limits: LogLimits, now_ms: int
     ) -> Log:
-        """Create a log. Raises Refused if the disk is full, and OSError."""
+        """Create a log. Raises Refused in a shortage, and OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self._root / str(topic_partition)
-        location = LogLocation(self._files, directory, topic_partition, topic_id)
-        if not self._forget(topic_partition):
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        location = LogLocation(
+            self._files, directory, topic_partition, topic_id, self._sealed_files
+        )
+        if shortage := self._forget(topic_partition):
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, shortage)
         try:
-            self._require_spare_files()
+            self._require_descriptors()
             if self._files.exists(directory):
                 # Not a log of ours, which would be in the table.
                 self._files.rename(
@@ -264,32 +278,26 @@ class LogManager:
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 self._files.remove_tree(directory)
-            if error.errno in RETRIABLE_ERRNOS:
-                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error.strerror)) from None
-            raise
+            raise refusal_of(error) from None
         self._adopt(log)
         return log
 
     def claim(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Give an empty log without a topic id the topic's: it replaces one whose files are
-        gone."""
+        gone. Raises Refused in a shortage."""
         log = self._logs[topic_partition]
+        try:
+            write_topic_id(self._files, log.directory, topic_id)
+        except OSError as error:
+            raise refusal_of(error) from error
         log.topic_id = topic_id
-        write_topic_id(self._files, log.directory, topic_id)
 
-    def _require_spare_files(self) -> None:
-        """Raise OSError if a new log would use the last descriptors: checkpoints, flushes and rolls
-        need some for a moment, and cannot be refused. Counted once for several logs."""
-        if self._spare_logs == 0:
-            spare: list[File] = []
-            try:
-                for _ in range(SPARE_FILES + LOGS_AHEAD):
-                    spare.append(self._files.open(self._root / META))  # noqa: PERF401 -- closed
-            finally:
-                for file in spare:
-                    file.close()
-            self._spare_logs = LOGS_AHEAD
-        self._spare_logs -= 1
+    def _require_descriptors(self) -> None:
+        """Raise Refused if the budget has no descriptor for a new log, and OSError if the process
+        has too few: a creation should not be left half done."""
+        if not self.descriptors.has_room_for_log():
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, NO_DESCRIPTOR)
+        require_descriptors(self._files, self._root / META)
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Delete a log: its name is free at once, its files are removed after the delay."""
@@ -313,14 +321,16 @@ class LogManager:
         name = log.topic_partition
         log.move_to(name_aside(self._files, self._root, name, log.topic_id, suffix))
 
-    def _forget(self, topic_partition: TopicPartition) -> bool:
-        """Remove a log that does not exist any more from the checkpoints; False if the disk is
-        full.
+    def _forget(self, topic_partition: TopicPartition) -> str:
+        """Remove a log that does not exist any more from the checkpoints; return why it could not
+        be done, "" if it was.
 
         Otherwise the next start would miss it, and apply its offsets to a new log of that name.
         """
-        files = (self._recovery_point_file, self._high_watermark_file, self._log_start_file)
-        return all(file.lower(topic_partition, NO_OFFSET) for file in files)
+        for file in (self._recovery_point_file, self._high_watermark_file, self._log_start_file):
+            if not file.lower(topic_partition, NO_OFFSET):
+                return file.shortage
+        return ""
 
     # -- duties
 
@@ -328,11 +338,14 @@ class LogManager:
         """Delete a log's expired segments below the high watermark; return how many."""
         try:
             return self._logs[name].apply_retention(high_watermark, now_ms)
+        except Refused as refused:
+            text = refused.message
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in SHORTAGES:
                 raise
-            LOGGER.warning("%s keeps expired segments: the disk is full", name)
-            return 0
+            text = shortage_text(error)
+        LOGGER.warning("%s keeps expired segments: %s", name, text)
+        return 0
 
     def remove_deleted_files(self, now_ms: int) -> Turns[None]:
         """Remove the files of deleted segments and logs whose delay has passed."""
@@ -347,11 +360,20 @@ class LogManager:
         ]
         for logs in at_once(over, REMOVED_AT_ONCE):
             for log in logs:
-                self._forget(log.topic_partition)
-                log.abandon()
-                self._files.remove_tree(log.directory)
-                del self._deleted[log]
+                self._remove_deleted(log)
             yield
+
+    def _remove_deleted(self, log: Log) -> None:
+        self._forget(log.topic_partition)
+        log.abandon()
+        try:
+            self._files.remove_tree(log.directory)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            LOGGER.warning("%s is removed later: %s", log.directory, NO_DESCRIPTOR)
+        else:
+            del self._deleted[log]
 
     def expire_producers(self, now_ms: int) -> Turns[None]:
         """Expire idle producers in all logs."""
@@ -369,36 +391,38 @@ class LogManager:
                 self._high_watermarks[name] = high_watermark
 
     def checkpoint_high_watermarks(self) -> bool:
-        """Write the high watermarks set last; False if the disk is full. May run in a worker."""
+        """Write the high watermarks set last; False in a shortage. May run in a worker."""
         return self._high_watermark_file.write()
 
     def checkpoint_recovery_points(self) -> bool:
-        """Write the recovery points; False if the disk is full. May run in a worker."""
+        """Write the recovery points; False in a shortage. May run in a worker."""
         return self._recovery_point_file.write()
 
     def checkpoint_log_starts(self) -> bool:
-        """Write the log starts; False if the disk is full. May run in a worker."""
+        """Write the log starts; False in a shortage. May run in a worker."""
         return self._log_start_file.write()
 
     def _before_truncation(self, topic_partition: TopicPartition, offset: int) -> None:
         """Lower the checkpoints of a log to its start and `offset`, before it is truncated.
 
-        Raises Refused if the disk is full, but never for the log start: retention makes room.
+        Raises Refused in a shortage, but for the log start only if no file descriptor is free:
+        retention makes room on a full disk.
         """
         before = self._high_watermarks[topic_partition]
         self._high_watermarks[topic_partition] = min(before, offset)
         for file in (self._recovery_point_file, self._high_watermark_file):
             if not file.lower(topic_partition, offset):
-                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, file.shortage)
         log_start = _start_to_checkpoint(self._logs[topic_partition])
-        self._log_start_file.ensure(topic_partition, log_start)
+        if not self._log_start_file.ensure(topic_partition, log_start):
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, NO_DESCRIPTOR)
 
     # -- ending
 
     def close(self, high_watermarks: Mapping[TopicPartition, int], now_ms: int = 0) -> bool:
         """Close all logs, checkpoint them, and mark the stop as clean. May be called twice.
 
-        On a full disk there is no mark, and the next start reads more. Other errors are raised.
+        In a shortage there is no mark, and the next start reads more. Other errors are raised.
         Returns whether the mark was made.
         """
         if self._is_closed:
@@ -416,10 +440,10 @@ class LogManager:
             if is_written:
                 self.directory.end_clean(now_ms)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in SHORTAGES:
                 raise
             is_written = False
-            LOGGER.warning("The stop is not marked clean: the disk is full")
+            LOGGER.warning("The stop is not marked clean: %s", shortage_text(error))
         finally:
             self.abandon()
         return is_written

@@ -2,12 +2,15 @@
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.files import File, Files
-from minibroker.protocol.constants import NO_OFFSET
+from minibroker.broker.log.sealed_files import SealedFiles
+from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 
@@ -35,12 +38,16 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """The directory of a log, and its partition; the topic id is b"" if it is unknown."""
+    """The directory of a log, and its partition; the topic id is b"" if it is unknown.
+
+    `files` is the disk; `sealed_files`, shared by all logs, opens the sealed segments on it.
+    """
 
     files: Files
     directory: PurePath
     topic_partition: TopicPartition
     topic_id: bytes = b""
+    sealed_files: SealedFiles = field(default_factory=SealedFiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +81,38 @@ class LastKnownState:
         return min(self.high_watermark, self.recovery_point)
 
 
-# A request that meets a full disk is refused; any other OSError ends the broker.
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A log that cannot be created because of these errors is created later; no record is lost.
-RETRIABLE_ERRNOS = DISK_IS_FULL | {errno.EMFILE, errno.ENFILE}
+# A roll, a creation, a truncation: the log, an index or a checkpoint, its directory; and one more.
+DESCRIPTORS_AT_ONCE = 4
+DISK_FULL_TEXT = "the disk is full"
+# What meets one of these is refused, or done later; no record is lost. Any other OSError ends the
+# broker.
+SHORTAGES = DISK_IS_FULL | NO_DESCRIPTORS
+
+
+def shortage_text(error: OSError) -> str:
+    """Say what is short, for one of `SHORTAGES`."""
+    return NO_DESCRIPTOR if error.errno in NO_DESCRIPTORS else DISK_FULL_TEXT
+
+
+def refusal_of(error: OSError) -> Exception:
+    """Return what a call raises that met an error: `Refused` for a shortage, else the error."""
+    if error.errno not in SHORTAGES:
+        return error
+    return Refused(ErrorCode.KAFKA_STORAGE_ERROR, shortage_text(error))
+
+
+def require_descriptors(files: Files, path: PurePath) -> None:
+    """Raise OSError if fewer descriptors are free than one step may open; `path` is any file."""
+    probes: list[File] = []
+    try:
+        for _ in range(DESCRIPTORS_AT_ONCE):
+            probes.append(files.open(path))  # noqa: PERF401 -- those that were opened are closed
+    finally:
+        for probe in probes:
+            probe.close()
+
+
 NEW_LOG = LastKnownState(is_clean=True)
 
 

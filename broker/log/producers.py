@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.outcomes import DISK_IS_FULL
+from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.protocol.constants import CACHED_BATCHES, NO_SEQUENCE, ErrorCode
 from minibroker.protocol.records.batch import BatchHeader, increment_sequence
@@ -261,13 +261,13 @@ class Snapshots:
         return offsets_in(self._files.list(self._directory), SNAPSHOT_SUFFIX)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write the snapshot at `offset`. On a full disk, log a warning and go on without it."""
+        """Write the snapshot at `offset`. In a shortage, log a warning and go on without it."""
         try:
             self._files.write_atomic(self.path(offset), data, sync=False)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
+            if error.errno not in SHORTAGES:
                 raise
-            logger.warning("%s is not written: the disk is full", self.path(offset))
+            logger.warning("%s is not written: %s", self.path(offset), shortage_text(error))
 
     def read(self, offset: int) -> bytes:
         """Return the bytes of one snapshot."""

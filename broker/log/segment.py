@@ -20,6 +20,9 @@ the call that made it: its answer may wait behind a slow connection while the lo
 the file removed, and then the same position of the descriptor has other bytes. So a slice remembers
 its segment's generation, which every truncation and the closing of the file raise. A slice of an
 older generation raises `StaleSlice`, and its connection is closed.
+
+The file of the active segment stays open. The files of sealed ones are opened when they are read
+(`sealed_files.py`), which changes no generation.
 """
 
 import re
@@ -28,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 from typing import Protocol
 
+from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import (
     OFFSET_MAX,
@@ -44,6 +48,7 @@ from minibroker.broker.log.scan import (
     find_batch,
     sound_batches,
 )
+from minibroker.broker.log.sealed_files import SealedFile, SealedFiles
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_TIMESTAMP
 from minibroker.protocol.records.batch import BatchHeader, read_header
 from minibroker.protocol.types import Buffer, StaleSlice
@@ -73,8 +78,10 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
+        "_files",
         "_max_timestamp_offset",
         "_recent",
+        "_sealed_files",
         "base_offset",
         "created_ms",
         "file",
@@ -94,13 +101,23 @@ class Segment:
         base_offset: int,
         created_ms: int,
         index_interval_bytes: int,
+        sealed_files: SealedFiles,
+        *,
+        synced: bool | None = None,
     ) -> None:
-        """Open or create the files. Existing ones need `load` or recovery next."""
+        """Create the file of an active segment. With `synced` the file exists, and tells whether
+        its bytes are known to be synced: the segment is sealed, and needs `load` or recovery."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.index_interval_bytes = index_interval_bytes
         self.path = directory / file_name(base_offset, ".log")
-        self.file = files.open(self.path, create=True)
+        self._files = files
+        self._sealed_files = sealed_files
+        self.file: File = (
+            sealed_files.open_active(files, self.path)
+            if synced is None
+            else sealed_files.at(files, self.path, is_synced=synced)
+        )
         self.offset_index = OffsetIndex(files, self.path.with_suffix(".index"), base_offset)
         self.time_index = TimeIndex(files, self.path.with_suffix(".timeindex"), base_offset)
         self.generation = 0
@@ -399,10 +416,36 @@ class Segment:
         self.offset_index.release()
         self.time_index.release()
 
+    def seal(self) -> None:
+        """Let the file be closed and opened on demand: the segment is not written any more."""
+        if not isinstance(self.file, SealedFile):
+            self.file = self._sealed_files.seal(self._files, self.path, self.file)
+
+    def rest(self) -> None:
+        """Seal the file of an active segment if there are too many: then each write opens it."""
+        if self._sealed_files.budget.has_too_many_logs():
+            self.seal()
+
+    def activate(self) -> None:
+        """Keep the file open, to write to the segment. If no descriptor is free for that, it stays
+        sealed, and each write opens it."""
+        if isinstance(self.file, SealedFile):
+            self.file = self._sealed_files.activate(self.file) or self.file
+
+    def move_file(self, directory: PurePath, suffix: str = "") -> None:
+        """Record where the file of a sealed segment is now: the directory, and what was added to
+        its name. Close it until it is read again."""
+        assert isinstance(self.file, SealedFile), "a file that is moved is written no more"
+        self.file.path = directory / (self.file.path.name + suffix)
+        self._sealed_files.close(self.file)
+
     def close(self) -> None:
         """Close the file; its slices become stale. May be called twice."""
         self.generation += 1
-        self.file.close()
+        if isinstance(self.file, SealedFile):
+            self.file.close()
+        else:
+            self.file = self._sealed_files.close_active(self._files, self.path, self.file)
 
 
 def _holding(
@@ -448,8 +491,11 @@ class FileSlice:
         return f"FileSlice({self.position}, {self._size})"
 
     def fileno(self) -> int:
-        """The descriptor; only to be used while `is_valid`."""
-        return self._sliced.file.fileno()
+        """The descriptor; only to be used while `is_valid`, and before the next wait."""
+        try:
+            return self._sliced.file.fileno()
+        except OSError as error:
+            raise _unreadable(error) from error
 
     def is_valid(self) -> bool:
         """False once the segment was truncated or closed."""
@@ -464,19 +510,36 @@ class FileSlice:
             yield piece
 
     def read(self) -> bytes:
-        """Return the bytes. Checks after reading too: a worker may read while the log is cut."""
-        if not self.is_valid():
-            raise StaleSlice("the log was cut")
-        try:
-            data = self._sliced.file.read(self.position, self._size)
-        except OSError:
-            if self.is_valid():
-                raise
-            raise StaleSlice("the file was closed") from None
-        if len(data) < self._size or not self.is_valid():
-            raise StaleSlice("the log was cut while it was read")
-        return data
+        """Return the bytes. Checks after reading too: a worker may read while the log is cut, or
+        while the segment is sealed and its first file closed."""
+        while True:
+            if not self.is_valid():
+                raise StaleSlice("the log was cut")
+            file = self._sliced.file
+            try:
+                data = file.read(self.position, self._size)
+            except OSError as error:
+                if not self.is_valid():
+                    raise StaleSlice("the file was closed") from None
+                if self._sliced.file is file:
+                    raise _unreadable(error) from error
+                continue
+            if not self.is_valid():
+                raise StaleSlice("the log was cut while it was read")
+            if self._sliced.file is not file:
+                continue
+            if len(data) < self._size:
+                raise StaleSlice("the log was cut while it was read")
+            return data
 
     def is_cached(self) -> bool:
         """Whether a read would not wait for the disk."""
-        return self._sliced.file.is_cached(self.position, self._size)
+        try:
+            return self._sliced.file.is_cached(self.position, self._size)
+        except OSError as error:
+            raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> Exception:
+    """Return what a slice raises: `StaleSlice` if its file cannot be opened for now."""
+    return StaleSlice(NO_DESCRIPTOR) if error.errno in NO_DESCRIPTORS else error

@@ -11,8 +11,8 @@ leaders. `readiness` keeps no state: it checks everything each time, which takes
 for each replica.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from minibroker.broker.metadata.model import ClusterImage
@@ -24,8 +24,6 @@ from minibroker.protocol.types import TopicPartition
 
 NAMED_MAX: Final = 5  # replicas in one reason
 
-NO_ROOM: Final = "there is no disk space for its log yet"
-
 
 @dataclass(frozen=True, slots=True)
 class ReadinessFacts:
@@ -35,7 +33,7 @@ class ReadinessFacts:
     registration surely exists still. `is_controller_lease_current`: no controller can have fenced
     the broker. `has_all_roles`: a controller has sent it all roles and the whole image. `image` is
     that of the cluster, `partitions` are the replicas here, and `uncreated` those whose logs cannot
-    be created for lack of disk space. `silent_leaders` have answered no fetch of this broker for as
+    be created, and why. `silent_leaders` have answered no fetch of this broker for as
     long as a replica may lag.
     """
 
@@ -47,7 +45,7 @@ class ReadinessFacts:
     is_shutting_down: bool
     image: ClusterImage
     partitions: Mapping[TopicPartition, Partition]
-    uncreated: Iterable[TopicPartition] = ()
+    uncreated: Mapping[TopicPartition, str] = field(default_factory=dict)
     silent_leaders: Sequence[int] = ()
 
 
@@ -86,7 +84,7 @@ def _reasons(facts: ReadinessFacts) -> Iterator[str]:
 
 def _troubles(facts: ReadinessFacts) -> Iterator[str]:
     """The reasons that lie in replicas: offline, failed or not in sync."""
-    offline = dict.fromkeys(facts.uncreated, NO_ROOM)
+    offline = dict(facts.uncreated)
     lagging = []
     for name, partition in facts.partitions.items():
         role = partition.role

@@ -250,8 +250,8 @@ class Connections:
         "max.connections",
         Kind.INT,
         INT_MAX,
-        "Connections open at once, and never more than half of the files that the process may "
-        "open; one more is closed as soon as it is accepted.",
+        "Connections open at once; one more is closed as soon as it is accepted. Where the process "
+        "may open too few files for so many, accepting pauses before.",
         low=1,
         high=INT_MAX,
     )

@@ -5,6 +5,7 @@ clock milliseconds, -1 for a follower that was never caught up.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from minibroker.broker.log.log import Log
 from minibroker.broker.replication.follower import Follower
@@ -17,14 +18,26 @@ from minibroker.protocol.messages.replicas import ReplicaDescription
 from minibroker.protocol.types import TopicPartition
 
 
+class Uncreated(NamedTuple):
+    """The order about a replica whose log could not be created yet, and what is short for it."""
+
+    state: PartitionState
+    shortage: str
+
+    @property
+    def text(self) -> str:
+        """Say why there is no log."""
+        return f"its log cannot be made yet: {self.shortage}"
+
+
 def describe_all(
     logs: Mapping[TopicPartition, Log],
     partitions: Mapping[TopicPartition, Partition],
-    uncreated: Mapping[TopicPartition, PartitionState],
+    uncreated: Mapping[TopicPartition, Uncreated],
     broker_id: int,
 ) -> Turns[list[ReplicaDescription]]:
     """Describe every replica, each as it is when its turn comes."""
-    found = [describe_uncreated(state) for state in uncreated.values()]
+    found = [describe_uncreated(one) for one in uncreated.values()]
     for some in at_once(list(logs.items())):
         for name, log in some:
             partition = partitions.get(name)
@@ -76,15 +89,16 @@ def describe_log(log: Log) -> ReplicaDescription:
     )
 
 
-def describe_uncreated(state: PartitionState) -> ReplicaDescription:
-    """Describe a replica whose log could not be created (disk full)."""
+def describe_uncreated(uncreated: Uncreated) -> ReplicaDescription:
+    """Describe a replica whose log could not be created."""
+    state = uncreated.state
     return ReplicaDescription(
         state.topic,
         state.partition,
         state.topic_id,
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
-        reason="there is no disk space for its log yet",
+        reason=uncreated.text,
     )
 
 

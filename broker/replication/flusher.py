@@ -13,8 +13,12 @@ once, which is harmless.
 
 A failed fsync is never retried. The kernel may have dropped the dirty pages and report success the
 next time, so the error ends this task and the process; recovery then reads what is on the disk.
+
+A flush that finds no free file descriptor has not come to the fsync. It is tried again, and what
+waits for it waits longer.
 """
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath
@@ -22,9 +26,12 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
+from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.histogram import FLUSH_BOUNDS_S, Distribution, Histogram
 from minibroker.broker.replication.partition import Partition
 
+logger = logging.getLogger(__name__)
+RETRY_S = 0.5  # after a flush that found no descriptor
 OnFlushed: TypeAlias = Callable[[Partition, float], None]
 
 
@@ -95,6 +102,7 @@ class _FlushQueue:
         self._news = trio.Event()
         self._flushing: Partition | None = None
         self._times = Histogram(FLUSH_BOUNDS_S)
+        self._is_short = False  # the last flush found no descriptor
 
     def add(self, partition: Partition, now: float) -> None:
         """Schedule a partition at once, or after its interval; it keeps an earlier due time."""
@@ -140,13 +148,24 @@ class _FlushQueue:
                 await file.sync()
             for directory in flush.directories:
                 await self._sync_dir(directory)
-        except OSError:
+        except OSError as error:
             # A log that was deleted in the meantime need not be durable.
             if self._flushing is partition:
-                raise
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self._put_off(partition)
+                return
+        self._is_short = False
         self._times.record(trio.current_time() - began_at)
         partition.log.finish_flush(flush)
         on_flushed(partition, trio.current_time())
+
+    def _put_off(self, partition: Partition) -> None:
+        if not self._is_short:
+            logger.error("records are flushed later: %s", NO_DESCRIPTOR)
+            self._is_short = True
+        due = trio.current_time() + RETRY_S
+        self._due[partition] = max(due, self._due.get(partition, 0))
 
     async def _wait(self) -> None:
         self._news = trio.Event()

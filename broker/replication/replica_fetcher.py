@@ -69,7 +69,7 @@ class FollowerReplicas(Protocol):
         """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
 
     def checkpoint_log_starts(self) -> bool:
-        """Make raised log starts durable. Returns False if the disk is full."""
+        """Make raised log starts durable. Returns False in a shortage."""
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float

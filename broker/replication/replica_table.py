@@ -27,6 +27,7 @@ from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.replication.corruption import find_corruption
 from minibroker.broker.replication.descriptions import (
+    Uncreated,
     damage_text,
     describe_all,
     old_metadata_text,
@@ -120,7 +121,7 @@ class ReplicaTable:
         self._partition_type = partition_type
         self._settings_of = settings_of
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.uncreated: dict[TopicPartition, PartitionState] = {}
+        self.uncreated: dict[TopicPartition, Uncreated] = {}
         self.events = PartitionEvents(local_broker.broker_id)
         self.gone = Traffic()  # of replicas that were deleted
         self._reported_corruption: dict[
@@ -132,7 +133,7 @@ class ReplicaTable:
         name = TopicPartition(state.topic, state.partition)
         try:
             error = self._apply_role(name, state, now)
-        except Refused as refused:  # the disk is full
+        except Refused as refused:  # the disk is full, or no descriptor is free
             error = refused.code
         partition = self.partitions.get(name)
         if partition is None:
@@ -157,8 +158,7 @@ class ReplicaTable:
         return ErrorCode.NONE
 
     def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
-        """Open the log that was found at start, or create one. Raises `Refused` if the disk is
-        full."""
+        """Open the log that was found at start, or create one. Raises `Refused` in a shortage."""
         settings = self._settings_of(name.topic)
         manager = self._collaborators.manager
         self._make_way(name, state.topic_id)
@@ -171,7 +171,7 @@ class ReplicaTable:
             except Refused as refused:
                 if name not in self.uncreated:
                     logger.error("%s is offline until its log can be made: %s", name, refused)
-                self.uncreated[name] = state
+                self.uncreated[name] = Uncreated(state, refused.message)
                 raise
         else:
             log.limits = settings.limits()
@@ -252,7 +252,7 @@ class ReplicaTable:
         partition = self.partitions.get(name)
         if partition is None:
             uncreated = self.uncreated.get(name)
-            if uncreated is not None and uncreated.topic_id == stopped.topic_id:
+            if uncreated is not None and uncreated.state.topic_id == stopped.topic_id:
                 del self.uncreated[name]
             log = manager.get(name)
             if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
@@ -327,8 +327,9 @@ class ReplicaTable:
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Create the logs that could not be created before (disk full); called periodically."""
-        for name, state in list(self.uncreated.items()):
-            if self.uncreated.get(name) is state and not self.obey(state, clock()).error:
+        for name, uncreated in list(self.uncreated.items()):
+            is_wanted = self.uncreated.get(name) is uncreated
+            if is_wanted and not self.obey(uncreated.state, clock()).error:
                 logger.info("%s is made", name)
             yield
 

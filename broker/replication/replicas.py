@@ -21,7 +21,7 @@ Rejected: a registry that also answers clients. `server/handlers` does that.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
@@ -78,7 +78,7 @@ logger = logging.getLogger(__name__)
 class Statistics(NamedTuple):
     """Statistics of every replica now, and counts since the start.
 
-    `uncreated` is how many replicas have no log because the disk is full. Shrinks and expansions of
+    `uncreated` is how many replicas have no log because of a shortage. Shrinks and expansions of
     in-sync sets are those that the controller confirmed. `gone` is the traffic of replicas that
     were deleted.
     """
@@ -157,13 +157,15 @@ class Replicas:
         return self._partitions
 
     @property
-    def uncreated(self) -> Collection[TopicPartition]:
-        """Replicas assigned to this broker whose logs could not be created yet (disk full)."""
-        return self._table.uncreated.keys()
+    def uncreated(self) -> Mapping[TopicPartition, str]:
+        """Replicas assigned to this broker whose logs could not be created yet, and why."""
+        return {name: one.text for name, one in self._table.uncreated.items()}
 
-    def is_uncreated(self, name: TopicPartition) -> bool:
-        """Whether it is assigned here, but its log could not be created yet (disk full)."""
-        return name in self._table.uncreated
+    def why_uncreated(self, name: TopicPartition) -> str:
+        """Return why the log of a replica assigned here could not be created yet; "" if none is
+        missing."""
+        uncreated = self._table.uncreated.get(name)
+        return "" if uncreated is None else uncreated.text
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the high watermark of each replica, for the checkpoint."""
@@ -368,7 +370,7 @@ class Replicas:
         return offset
 
     def checkpoint_log_starts(self) -> bool:
-        """Make raised log starts durable. Returns False if the disk is full."""
+        """Make raised log starts durable. Returns False in a shortage."""
         if self._has_raised_start:
             self._has_raised_start = not self._collaborators.manager.checkpoint_log_starts()
         return not self._has_raised_start

@@ -4,9 +4,10 @@ A broker may listen at several addresses, each with a name. A session uses the s
 listener, which name the listener that the client connected to; everything else is shared.
 
 A connection above `max.connections` is closed as soon as it is accepted: its client sees that at
-once and tries again later, and the open sessions are not affected. When the process has no file
-descriptor left, the system cannot even accept the connection to close it. Then accepting pauses:
-the connection waits in the backlog until another one has ended. Each condition is logged when it
+once and tries again later, and the open sessions are not affected. When the budget of descriptors
+(`broker/descriptors.py`) has none for another connection, accepting pauses: connections wait in the
+backlog until others have ended. It also pauses when the process has no descriptor left all the
+same: then the system cannot even accept a connection to close it. Each condition is logged when it
 begins, not for each connection.
 
 A sweep, four times in `connections.max.idle.ms`, closes the sessions that have neither received nor
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 import trio
 
+from minibroker.broker.descriptors import ADVICE, DescriptorBudget
 from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.services import Services
 from minibroker.broker.server.session import Session
@@ -75,7 +77,9 @@ class Acceptor:
         services: Services,
         listeners: Mapping[str, Listener],
         dispatch: Dispatch = dispatch,
+        descriptors: DescriptorBudget | None = None,
     ) -> None:
+        self.descriptors = DescriptorBudget() if descriptors is None else descriptors
         self._services = services
         self._listeners = listeners
         self._dispatch = dispatch
@@ -83,6 +87,7 @@ class Acceptor:
         # A dict as an ordered set.
         self._sessions: dict[Session, None] = {}
         self._is_refusing = False
+        self._is_paused = False
         self._taken = 0
         self._refused = 0
 
@@ -96,11 +101,13 @@ class Acceptor:
     async def _accept_connections(self, name: str, nursery: trio.Nursery) -> None:
         services = replace(self._services, listener=name)
         while True:
+            await self._wait_for_descriptor()
             stream = await self._accept(self._listeners[name])
             if len(self._sessions) < self._services.config.max_connections:
                 self._is_refusing = False
                 session = Session(services, stream, self._buffer, self._dispatch)
                 self._sessions[session] = None
+                self.descriptors.hold_connection()
                 self._taken += 1
                 nursery.start_soon(self._serve, session)
             else:
@@ -109,6 +116,21 @@ class Acceptor:
     def statistics(self) -> Connections:
         """Return the counts of connections."""
         return Connections(len(self._sessions), self._taken, self._refused)
+
+    async def _wait_for_descriptor(self) -> None:
+        """Wait until the budget has a descriptor for a connection."""
+        while not self.descriptors.has_room_for_connection():
+            if not self._is_paused:
+                logger.error(
+                    "accepting connections pauses: %d connections and %d logs use the descriptors"
+                    " that there are: %s",
+                    self.descriptors.connections,
+                    self.descriptors.logs,
+                    ADVICE,
+                )
+                self._is_paused = True
+            await trio.sleep(ACCEPT_PAUSE_S)
+        self._is_paused = False
 
     async def _accept(self, listener: Listener) -> Stream:
         is_paused = False
@@ -138,6 +160,7 @@ class Acceptor:
             await session.run()
         finally:
             del self._sessions[session]
+            self.descriptors.connections -= 1
 
     async def _close_idle(self) -> None:
         idle_s = self._services.config.connections_max_idle_ms / 1000

@@ -21,8 +21,8 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.fetch_sessions import FetchSessions
-from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.offset_lookups import OffsetLookups
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
 from minibroker.broker.wall_clock import ClockStatistics
@@ -95,7 +95,7 @@ class Services:
     def partition(self, name: TopicPartition, topic_id: bytes = b"") -> Partition:
         """Return this broker's replica of a partition of the topic with this id (b"": not checked).
 
-        Raises `Refused`: KAFKA_STORAGE_ERROR if there is no disk space for it yet,
+        Raises `Refused`: KAFKA_STORAGE_ERROR if its log cannot be made yet,
         NOT_LEADER_OR_FOLLOWER if it is on other brokers, UNKNOWN_TOPIC_OR_PARTITION if it does not
         exist, and INCONSISTENT_TOPIC_ID if the name belongs to another topic: a leader hint about
         that one would mislead the client.
@@ -105,10 +105,8 @@ class Services:
             if topic_id not in (b"", partition.topic_id):
                 raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
             return partition
-        if self.replicas.is_uncreated(name):
-            raise Refused(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"there is no disk space for the log of {name} yet"
-            )
+        if why := self.replicas.why_uncreated(name):
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}: {why}")
         if not self.replicas.is_ready:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no roles yet")
         if self.image.partition(name) is None:

@@ -96,7 +96,7 @@ def run_broker(config: "Config", wrap_system: WrapSystem) -> None:
     from minibroker.broker.observe.logs import configure_logs
 
     configure_logs(sys.stdout, config.log_format)
-    config = with_connection_limit(config, _raise_file_limit())
+    _raise_file_limit()
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
     if warning := volume_warning(Path(config.log_dirs), os.environ):
         note(f"WARNING: {warning}")
@@ -166,27 +166,15 @@ async def _shut_down_on_signal(
             shutdown.set()
 
 
-def _raise_file_limit() -> int:
-    """Raise the limit of open files and return it.
-
-    Each connection and each open segment needs a descriptor, and shells start with few.
-    """
+def _raise_file_limit() -> None:
+    """Raise the limit of open files: each connection and each log needs a descriptor, and shells
+    start with few."""
     import resource  # not on Windows, where this module is imported for its help
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return FILES_MAX if soft == resource.RLIM_INFINITY else soft
-
-
-def with_connection_limit(config: "Config", files_max: int) -> "Config":
-    """Return the config with at most half of the descriptors for connections.
-
-    A log that cannot open its next segment stops the broker, so clients must not use them all.
-    """
-    return replace(config, max_connections=min(config.max_connections, max(1, files_max // 2)))
 
 
 def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -> "System":

@@ -13,6 +13,7 @@ from minibroker.broker.app import Started, System, serve
 from minibroker.broker.config import load
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.recovery import accept_damage
+from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Put
 from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
@@ -57,6 +58,7 @@ class Machine:
         self.store = MemoryStore()
         self.network = SimulatedNetwork(self.rng)
         self.boot_id = "boot-1"
+        self.facts = MachineFacts("simulated")
         flags = {name.replace("_", "."): value for name, value in settings.items()}
         address = {"listeners": str(BROKER), "log.dirs": "/data"}
         self.config = load(flags=address | flags).config
@@ -73,6 +75,7 @@ class Machine:
             boot_id=self.boot_id,
             rng=self.rng,
             in_worker=in_worker,
+            machine=lambda: self.facts,
         )
 
     @asynccontextmanager

@@ -73,7 +73,8 @@ class _DeleteRecords:
         """Make the log starts durable here."""
         if self._waiting and not self._services.replicas.checkpoint_log_starts():
             for item in self._waiting:
-                self._fail(item, ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+                what = "the disk is full, or no file descriptor is free"
+                self._fail(item, ErrorCode.KAFKA_STORAGE_ERROR, what)
             self._waiting.clear()
 
     @property

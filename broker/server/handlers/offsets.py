@@ -25,7 +25,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.offset_lookups import OffsetLookup
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import AT_ONCE, Steps, Turns, at_once
+from minibroker.broker.turns import Steps, Turns, at_once
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -107,7 +107,9 @@ def test_a_replica_without_room_is_named(node: Node) -> None:
     third = TopicPartition("t", 2)
     node.files.space_bytes = 0
     node.apply(state_of(third, **BOTH))
-    assert reasons(node) == ["1 replica is offline: t-2 (there is no disk space for its log yet)"]
+    assert reasons(node) == [
+        "1 replica is offline: t-2 (its log cannot be made yet: the disk is full)"
+    ]
 
 
 def test_few_replicas_are_named() -> None:

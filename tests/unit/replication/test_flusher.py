@@ -149,6 +149,27 @@ async def test_a_failed_fsync_leaves(autojump_clock: trio.testing.MockClock) -> 
     assert error.errno == errno.EIO
 
 
+async def test_a_flush_without_a_descriptor_is_put_off(
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It has not come to the fsync: nothing is durable by it, and it is tried again."""
+    node = Node(flush="always")
+    node.lead()
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
+    await trio.sleep(1)
+    node.files.descriptors_max = 0
+    append(node)
+    await trio.sleep(60)
+    assert node.partition().log.durable_end == 0
+    assert len(caplog.records) == 1
+    assert "no file descriptor is free" in caplog.text
+    node.files.descriptors_max = None
+    await trio.sleep(1)
+    assert node.partition().log.durable_end == 1
+
+
 async def test_a_deleted_log_is_forgotten(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:

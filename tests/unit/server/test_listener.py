@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.descriptors import DescriptorBudget
 from minibroker.broker.server.listener import Acceptor
 from minibroker.client.net.network import Listener, Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
@@ -94,6 +95,37 @@ async def test_no_file_descriptor_left(
         assert 5 <= trio.current_time() < 6
         nursery.cancel_scope.cancel()
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+
+
+async def test_connections_beyond_the_budget_wait(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the limit of open files permits no more connections, they wait in the backlog."""
+    node = Node()
+    network = SimulatedNetwork(random.Random(4))
+    listener = await network.host("broker").listen(BROKER)
+    descriptors = DescriptorBudget(64)
+    descriptors.logs = 30
+    acceptor = Acceptor(node.services, {"PLAINTEXT": listener}, descriptors=descriptors)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        server = Server(node, network, acceptor)
+        clients = [await server.connect() for _ in range(12)]
+        for client in clients:
+            await client.send(VERSIONS)
+        await trio.sleep(5)
+        assert acceptor.statistics() == (10, 10, 0)
+        for client in clients[:10]:
+            await client.receive(ApiKey.API_VERSIONS)
+            client.stream.close()
+        for client in clients[10:]:
+            await client.receive(ApiKey.API_VERSIONS)
+        await trio.sleep(1)
+        assert (acceptor.statistics().open, descriptors.connections) == (2, 2)
+        nursery.cancel_scope.cancel()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.startswith("accepting connections pauses: 10 connections and 30 logs use")
+    assert line.endswith("(ulimit -n)")
 
 
 async def test_a_defect_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
