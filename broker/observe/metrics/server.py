@@ -90,6 +90,18 @@ def connection_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_purgatory_keys", text, sources.services.purgatory.statistics())
 
 
+def descriptor_families(sources: Sources) -> Iterator[Metric]:
+    """Make the metrics of file descriptors: the parts of the budget."""
+    held = sources.acceptor.descriptors.statistics()
+    text = "File descriptors by what holds them; reserve: kept for all else"
+    family = gauge("minibroker_descriptors", text, "part")
+    for part in ("logs", "sealed", "connections", "reserve"):
+        family.add_metric([part], getattr(held, part))
+    yield family
+    text = "File descriptors that the process may have, -1 without a limit"
+    yield single("minibroker_descriptors_max", text, held.limit)
+
+
 def flush_families(sources: Sources) -> Iterator[Metric]:
     """Make the metrics of flushes: how long they take, and how many partitions wait."""
     statistics = sources.flusher.statistics()
