@@ -154,7 +154,8 @@ def of_files(who: str, used: int, limit: int) -> Iterator[Finding]:
     advice = "raise the limit: ulimit -n, LimitNOFILE= of systemd, ulimits: of a compose file"
     text = f"{who} may open {limit} files" + (f", and has {used} open" if used >= 0 else "")
     if 100 * used > FILES_PERCENT_MAX * limit:
-        yield Finding(Level.PROBLEM, text, advice)
+        full = "; at the limit connections wait, and no log is made"
+        yield Finding(Level.PROBLEM, text, advice + full)
     elif limit < FILES_LOW:
         yield Finding(Level.NOTE, text, advice)
     else:
