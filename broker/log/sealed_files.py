@@ -7,7 +7,8 @@ file is open only after a use, until others were used since and the budget of de
 Rules:
 
 * A descriptor is closed only while no call uses it. A worker thread may read a slice, so each use
-  is counted, under a lock. `fileno` lends the descriptor to its caller until the next call of it:
+  is counted, under a lock. A read of an open file is not: it is repeated if the file was closed
+  meanwhile. `fileno` lends the descriptor to its caller until the next call of it:
   the caller sends from it before it waits. So a slice holds no descriptor while it waits behind a
   slow client.
 * A file with bytes that were not synced since they were written is synced before it is closed: the
@@ -49,6 +50,7 @@ class SealedFile:
         "path",
         "synced_writes",
         "users",
+        "was_read",
         "writes",
     )
 
@@ -59,6 +61,7 @@ class SealedFile:
         self.open: File | None = None
         self.is_closed = False
         self.users = 0
+        self.was_read = False  # since it was looked at for closing
         self.writes = 0 if is_synced else 1
         self.synced_writes = 0
         self.failure: OSError | None = None  # of a sync
@@ -101,11 +104,19 @@ class SealedFile:
         self._use(lambda file: file.append(buffers))
 
     def read(self, position: int, size: int) -> bytes:
-        file = self._pool.acquire(self)
-        try:
-            return file.read(position, size)
-        finally:
-            self._pool.release(self)
+        # Without the lock, as most reads find the file open: what was read counts if it still is.
+        open_file = self.open
+        if open_file is not None:
+            self.was_read = True
+            try:
+                data = open_file.read(position, size)
+            except OSError:
+                if self.open is open_file:
+                    raise
+            else:
+                if self.open is open_file:
+                    return data
+        return self._use(lambda file: file.read(position, size))
 
     def truncate(self, size: int) -> None:
         self.writes += 1
@@ -276,8 +287,8 @@ class SealedFiles:
             pass
 
     def _close_one(self) -> bool:
-        """Close the file that was not used for the longest time; return False if all are used."""
-        free = [one for one in islice(self._open, LOOKED_AT) if self._is_free(one)]
+        """Close a file that was not used for long; return False if all are in use."""
+        free = self._free() or self._free()
         if not free:
             return False
         chosen = next((one for one in free if not one.is_dirty), free[0])
@@ -292,8 +303,17 @@ class SealedFiles:
         self._close(chosen)
         return True
 
-    def _is_free(self, sealed: SealedFile) -> bool:
-        return not sealed.users and sealed is not self._lent
+    def _free(self) -> list[SealedFile]:
+        """The files that can be closed, of those used least recently; one that was read since the
+        last look becomes one of the latest."""
+        free = []
+        for one in list(islice(self._open, LOOKED_AT)):
+            if one.was_read:
+                one.was_read = False
+                self._open.move_to_end(one)
+            elif not one.users and one is not self._lent:
+                free.append(one)
+        return free
 
     def _close(self, sealed: SealedFile) -> None:
         file, sealed.open = sealed.open, None
