@@ -26,7 +26,8 @@ class Chunk(NamedTuple):
 def read_chunk(log: Log, offset: int, end_offset: int) -> Chunk:
     """Return the records from `offset` on, below `end_offset`; none if there is no whole batch.
 
-    Raises `InvalidBatch` for damaged bytes, and `OSError` for errors of the disk.
+    Raises `InvalidBatch` for damaged bytes, `Refused` or `StaleSlice` if the segment cannot be
+    opened for now, and `OSError` for errors of the disk.
     """
     parts = log.read(offset, CHUNK_BYTES, end_offset)
     data = memoryview(b"".join(bytes(part.read()) for part in parts))

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
     Key,
@@ -40,6 +41,7 @@ from minibroker.broker.replication.roles import Leader, Offline
 from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, ErrorCode
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.records.record import RecordToSend, encode_batch
+from minibroker.protocol.types import StaleSlice
 
 logger = logging.getLogger(__name__)
 
@@ -146,14 +148,14 @@ class Shard:
         self._looked_up_to = end
         try:
             chunk = read_chunk(log, self.replayed_end, end)
-        except InvalidBatch as invalid:
+        except (InvalidBatch, Refused, StaleSlice) as error:  # no descriptor is free: tried again
             if not self.is_broken:
                 self.is_broken = True
                 logger.error(
                     "%s cannot be replayed from offset %d on, its groups have no coordinator: %s",
                     self.partition.topic_partition,
                     self.replayed_end,
-                    invalid,
+                    error,
                 )
             return False
         for offset, _, key, value, _ in chunk.records:

@@ -13,24 +13,31 @@ its in-sync set may have the only copy of all other records. It continues to lea
 records cannot be read.
 """
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
 from minibroker.protocol.records.batch import InvalidBatch, iterate_headers
+from minibroker.protocol.types import StaleSlice
 
 CHECKED_BYTES_MAX = 1024 * 1024  # exceeded only by a single larger batch
 
 
 def find_corruption(log: Log, offset: int) -> Damage | None:
-    """Return the first corruption at or after an offset, or None. Raises `OSError`."""
+    """Return the first corruption at or after an offset, or None. Raises `OSError`.
+
+    Where no file descriptor is free to look, none is found: the follower asks again.
+    """
     room = CHECKED_BYTES_MAX
     while room > 0 and offset < log.log_end:
         try:
             parts = log.read(offset, room, log.log_end)
+            records = memoryview(b"".join(bytes(part.read()) for part in parts))
         except BadBytes as bad:
             return Damage(bad.offset, bad.message)
-        records = memoryview(b"".join(bytes(part.read()) for part in parts))
+        except (Refused, StaleSlice):
+            return None
         offset, flaw = _sound_end(log, records, offset)
         if flaw:
             return Damage(offset, flaw)

@@ -1,6 +1,7 @@
 """Reading the offsets topic back: what cannot be read, and how long it takes."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import trio
@@ -51,6 +52,35 @@ async def test_damaged_bytes_are_not_passed_over(
         beat = HeartbeatRequest("g", 1, "m")  # a load without an end keeps nobody
         assert keeper.ask(beat).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert len([line for line in caplog.messages if "cannot be replayed" in line]) == 1
+
+
+async def test_a_load_without_a_descriptor_goes_on_later(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A segment that cannot be opened for now is read at the next request, and told once."""
+    keeper = Keeper()
+    log = keeper.offsets.log
+    log.limits = replace(log.limits, segment_bytes=200)
+    async with keeping(keeper):
+        for offset in range(8):
+            await keeper.commit(offset)
+        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        await turn()
+        keeper.groups._shards.clear()  # as a broker that has just started
+        assert keeper.manager._sealed_files.give_back(100)
+        keeper.files.descriptors_max = 0
+        keeper.apply(state_of_offsets(epochs=(2, 2)))
+        for _ in range(3):
+            await trio.sleep(5)
+            assert error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        keeper.files.descriptors_max = None
+        for _ in range(20):
+            error_of(keeper)
+            await trio.sleep(1)
+        assert keeper.fetch().offset == 7
+    lines = [line for line in caplog.messages if "cannot be replayed" in line]
+    assert len(lines) == 1
+    assert "ulimit -n" in lines[0]
 
 
 @pytest.mark.parametrize("at", [7, 2, 11], ids=["offset by one", "offset far", "length"])

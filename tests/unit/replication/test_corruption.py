@@ -1,6 +1,7 @@
 """A leader whose bytes are not what it wrote: found by who copies it (FOL-14, REC-03)."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,22 @@ def test_who_asks_again_makes_the_leader_look() -> None:
     assert damage.offset == 2
     assert node.files.exists(LOG.with_name(f"{2:020}.damaged"))
     assert node.damage_count == 1
+
+
+def test_bytes_that_cannot_be_read_for_now_are_not_called_bad() -> None:
+    """Where no file descriptor is free, the leader leads on, and looks when it is asked again."""
+    node = leading(1, 2)
+    log = node.partition().log
+    log.limits = replace(log.limits, segment_bytes=SMALL)
+    append(node, batch_of(), batch_of())
+    flip_in(node, 2)
+    assert node.manager._sealed_files.give_back(100)
+    node.files.descriptors_max = 0
+    assert find_corruption(log, 0) is None
+    node.files.descriptors_max = None
+    damage = find_corruption(log, 0)
+    assert damage is not None
+    assert damage.offset == 2
 
 
 def test_sound_bytes_are_given_as_often_as_they_are_asked_for() -> None:
