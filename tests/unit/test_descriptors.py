@@ -54,3 +54,13 @@ def test_without_a_limit_there_is_room() -> None:
     budget = DescriptorBudget(NOT_LIMITED)
     assert fill(budget, logs=5_000, connections=5_000) == (5_000, 5_000)
     assert budget.sealed_max > 1_000_000
+
+
+def test_too_many_logs_are_seen() -> None:
+    """As after a start with a lower limit: then a log's next segment does not stay open."""
+    budget = DescriptorBudget(64)
+    while budget.has_room_for_log():
+        budget.hold_log()
+    assert not budget.has_too_many_logs()
+    budget.hold_log()
+    assert budget.has_too_many_logs()

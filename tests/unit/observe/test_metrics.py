@@ -5,6 +5,7 @@ import trio
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from minibroker.broker.descriptors import DescriptorBudget
 from minibroker.broker.histogram import Histogram
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage, TopicImage
 from minibroker.broker.observe.metrics.exposition import (
@@ -152,6 +153,18 @@ async def test_figures_are_those_of_what_was_done() -> None:
     assert policy == {("fsynced", "always", "t"): 1, ("fsynced", "always", "other"): 1}
     public = await metrics_of(sources_of(node), "/public_metrics")
     assert values(public, f"{traffic}_messagesin_total", f"{traffic}_bytesin_total") == [5, size]
+
+
+async def test_descriptors_are_told_by_what_holds_them() -> None:
+    """Logs, open sealed segments and connections, beside the reserve and the limit."""
+    node = Node()
+    sources = sources_of(node)
+    budget = sources.acceptor.descriptors = DescriptorBudget(1_024)
+    budget.logs, budget.sealed, budget.connections = 5, 7, 9
+    told = await metrics_of(sources)
+    parts = {"logs": 5, "sealed": 7, "connections": 9, "reserve": 64}
+    assert told["minibroker_descriptors"] == {(part,): held for part, held in parts.items()}
+    assert values(told, "minibroker_descriptors_max") == [1_024]
 
 
 async def test_a_follower_tells_how_far_it_is_behind() -> None:
