@@ -190,6 +190,9 @@ def test_a_limit_of_files_that_is_near_or_low_is_told() -> None:
     assert bad(on(1, open_files_max=1024)) == [("note", low)]
     near = "broker 1 may open 65536 files, and has 60000 open"
     assert bad(on(1, open_files=60_000)) == [("problem", near)]
+    few = "broker 1 may open 128 files, and has 101 open"  # it makes no more logs
+    assert bad(on(1, open_files=101, open_files_max=128)) == [("problem", few)]
+    assert bad(on(1, open_files=49_152)) == []
     assert bad(on(1, open_files_max=-1)) == []
 
 
