@@ -206,8 +206,10 @@ def read_topic_id(files: Files, directory: PurePath) -> bytes:
     return b""
 
 
-def write_topic_id(files: Files, directory: PurePath, topic_id: bytes) -> None:
-    """Write which topic a log belongs to. The first flush of the log makes it durable: an fsync for
-    each new log would hold the loop up when a topic has many partitions."""
+def write_topic_id(
+    files: Files, directory: PurePath, topic_id: bytes, *, sync: bool = False
+) -> None:
+    """Write which topic a log belongs to. Without `sync` a flush right after it makes it durable:
+    an fsync for each new log would hold the loop up when a topic has many partitions."""
     text = b"version: 0\ntopic_id: " + base64.urlsafe_b64encode(topic_id).rstrip(b"=") + b"\n"
-    files.write_atomic(directory / PARTITION_METADATA, text, sync=False)
+    files.write_atomic(directory / PARTITION_METADATA, text, sync=sync)

@@ -7,7 +7,8 @@ truncation starts a new generation. A truncation, too, is durable only when its 
 
 Names are made durable separately: a synced file is lost if its name is. After a creation, a rename
 or a removal the next flush syncs the directories, too. The first flush also syncs
-`partition.metadata`: without it the log would belong to no topic.
+`partition.metadata`: without it the log would belong to no topic. `start_names` is a flush of these
+only, right after a creation.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,6 +66,13 @@ class Durability:
         if self.recovery_point < log_end or self._truncated_from < OFFSET_MAX:
             # The segment before, too: if the log rolled right there its indexes are not synced.
             dirty = segments.from_offset(min(self.recovery_point, self._truncated_from) - 1)
+        return self._flush(dirty, log_end, directory)
+
+    def start_names(self, directory: PurePath) -> Flush:
+        """Return what to sync so that the log's names and its topic id become durable."""
+        return self._flush([], self.recovery_point, directory)
+
+    def _flush(self, dirty: list[Segment], end_offset: int, directory: PurePath) -> Flush:
         paths = [path for segment in dirty[:-1] for path in segment.index_paths]
         if self._durable_name_changes == 0:
             paths.append(directory / PARTITION_METADATA)
@@ -72,7 +80,7 @@ class Durability:
         return Flush(
             files=chain([segment.file for segment in dirty], self._opened(paths)),
             directories=(directory, directory.parent) if has_new_names else (),
-            end_offset=log_end,
+            end_offset=end_offset,
             generation=self.generation,
             name_changes=self._name_changes,
         )
@@ -92,7 +100,11 @@ class Durability:
 
     def finish(self, flush: Flush) -> None:
         """Record that all of `flush` was synced."""
-        self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
+        self.finish_names(flush)
         if flush.generation == self.generation:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
             self._truncated_from = OFFSET_MAX
+
+    def finish_names(self, flush: Flush) -> None:
+        """Record that the names and the topic id were synced."""
+        self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)

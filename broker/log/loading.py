@@ -176,6 +176,8 @@ class _Loader:
         for index, segment in enumerate(segments):
             if index >= first:
                 break
+            if not segment.size and segment is not segments.active:
+                return index
             if segment.has_sound_indexes():
                 segment.load()
             elif check_segment(segment, lambda header: None).end < segment.size:
@@ -184,8 +186,10 @@ class _Loader:
                 segment.write_indexes()
         if first == len(segments):
             end, _ = segments.active.load_tail()
+            known_end = self._known_end(first)
             # A clean stop left the recovery point at the end of the log.
-            if end != segments.active.size or self._known_end(first) != last_known.recovery_point:
+            is_whole = known_end == last_known.recovery_point >= last_known.promised_end
+            if end != segments.active.size or not is_whole:
                 return first - 1
         return first
 

@@ -322,6 +322,14 @@ class Log:
         """
         self._durability.finish(flush)
 
+    def start_names_flush(self) -> Flush:
+        """Return what to sync so that a new log is found again, with its topic id."""
+        return self._durability.start_names(self.directory)
+
+    def finish_names_flush(self, flush: Flush) -> None:
+        """Record that all of `flush` was synced."""
+        self._durability.finish_names(flush)
+
     # -- truncating
 
     def truncate_to(self, offset: int, now_ms: int) -> None:

@@ -59,7 +59,12 @@ from minibroker.broker.log.outcomes import (
     require_descriptors,
     shortage_text,
 )
-from minibroker.broker.log.recovery import DAMAGED_SUFFIX
+from minibroker.broker.log.recovery import (
+    DAMAGED_SUFFIX,
+    UNKNOWN_TOPIC,
+    UNKNOWN_TOPIC_ACCEPTED,
+    check_owner,
+)
 from minibroker.broker.log.sealed_files import SealedFiles
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.turns import Turns, at_once
@@ -212,7 +217,11 @@ class LogManager:
         topic_id = read_topic_id(self._files, directory)
         location = LogLocation(self._files, directory, name, topic_id, self._sealed_files)
         before = self._before_truncation
-        self._adopt(Log.open(location, self._limits, last_known, before, now_ms=now_ms))
+        log = Log.open(location, self._limits, last_known, before, now_ms=now_ms)
+        has_records = max(log.log_end, last_known.promised_end) > 0
+        unowned = check_owner(location, log.log_start, has_records=has_records)
+        log.damage = min((one for one in (log.damage, unowned) if one), default=None)
+        self._adopt(log)
 
     def _is_dir(self, name: str) -> bool:
         return self._files.is_dir(self._root / name)
@@ -225,7 +234,8 @@ class LogManager:
         """Whether a directory with a log's name is one; remove what an interrupted creation
         left."""
         names = self._files.list(directory)
-        if PARTITION_METADATA in names or offsets_in(names, DAMAGED_SUFFIX):
+        marks = (PARTITION_METADATA, UNKNOWN_TOPIC, UNKNOWN_TOPIC_ACCEPTED)
+        if not {*marks}.isdisjoint(names) or offsets_in(names, DAMAGED_SUFFIX):
             return True
         logs = [file_name(base_offset, ".log") for base_offset in offsets_in(names, ".log")]
         if any(self._has_bytes(directory / name) for name in logs):
@@ -283,11 +293,16 @@ class LogManager:
         return log
 
     def claim(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
-        """Give an empty log without a topic id the topic's: it replaces one whose files are
-        gone. Raises Refused in a shortage."""
+        """Give a log without a topic id the topic's. It is empty, or damaged until it is
+        replicated again, or an operator has said that its records are the topic's. Raises Refused
+        in a shortage."""
         log = self._logs[topic_partition]
+        accepted = log.directory / UNKNOWN_TOPIC_ACCEPTED
         try:
-            write_topic_id(self._files, log.directory, topic_id)
+            is_accepted = self._files.exists(accepted)
+            write_topic_id(self._files, log.directory, topic_id, sync=is_accepted)
+            if is_accepted:  # no longer, if the id is lost again
+                self._files.remove(accepted)
         except OSError as error:
             raise refusal_of(error) from error
         log.topic_id = topic_id

@@ -67,7 +67,7 @@ class LastKnownState:
     @property
     def promised_end(self) -> int:
         """The offset up to which the log must still have its records."""
-        return max(self.recovery_point, self.high_watermark if self.same_boot else 0)
+        return max(self.recovery_point, self.believable_high_watermark)
 
     @property
     def believable_high_watermark(self) -> int:

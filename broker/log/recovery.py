@@ -12,6 +12,10 @@ there:
   `*.damaged` files, named by the first offset they may hold. While such a file exists, the log is
   damaged at every start. A log whose first segments are missing is damaged, too, from its
   checkpointed start on.
+
+A log whose `partition.metadata` is missing or cannot be read is damaged as a whole: its records may
+be another topic's of the same name. What was found in the place of that file is kept as
+`partition.metadata.damaged`, which marks the log at later starts.
 """
 
 import logging
@@ -19,6 +23,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLocation
@@ -37,6 +42,8 @@ from minibroker.protocol.records.batch import BatchHeader, read_header
 LOGGER = logging.getLogger(__name__)
 DAMAGED_SUFFIX = ".damaged"
 ACCEPTED_SUFFIX = ".damaged-accepted"
+UNKNOWN_TOPIC = PARTITION_METADATA + DAMAGED_SUFFIX
+UNKNOWN_TOPIC_ACCEPTED = PARTITION_METADATA + ACCEPTED_SUFFIX
 
 
 class _Checked(NamedTuple):
@@ -117,6 +124,27 @@ def mark_damage(location: LogLocation, offset: int) -> None:
     location.files.sync_dir(location.directory)
 
 
+def check_owner(location: LogLocation, log_start: int, *, has_records: bool) -> Damage | None:
+    """Return the damage if the log has, or had, records and its `partition.metadata` is lost.
+
+    Keeps what was in the place of that file. Once an operator has accepted the loss, the records
+    count as those of the topic that has the partition's name.
+    """
+    files, directory = location.files, location.directory
+    if not files.exists(directory / UNKNOWN_TOPIC):
+        is_accepted = files.exists(directory / UNKNOWN_TOPIC_ACCEPTED)
+        if location.topic_id or not has_records or is_accepted:
+            return None
+        if files.exists(directory / PARTITION_METADATA):
+            files.rename(directory / PARTITION_METADATA, directory / UNKNOWN_TOPIC)
+        else:
+            files.open(directory / UNKNOWN_TOPIC, create=True).close()
+        files.sync_dir(directory)
+    damage = Damage(log_start, "its partition.metadata was lost: its topic is unknown")
+    LOGGER.error("%s is damaged: %s", location.topic_partition, damage.reason)
+    return damage
+
+
 class Kept(NamedTuple):
     """A file of bytes that were kept; `last_offset` is that of its last valid batch."""
 
@@ -128,19 +156,20 @@ class Kept(NamedTuple):
 def kept_aside(files: Files, directory: PurePath) -> list[Kept]:
     """Return the kept files of a damaged log, in the order of offsets. Reads all of them."""
     kept = []
-    for name in files.list(directory):
-        if name.endswith(DAMAGED_SUFFIX):
-            file = files.open(directory / name)
-            offset = int(name.removesuffix(DAMAGED_SUFFIX))
-            kept.append(Kept(directory / name, file.size, last_offset(file, offset)))
-            file.close()
+    for offset in offsets_in(files.list(directory), DAMAGED_SUFFIX):
+        name = file_name(offset, DAMAGED_SUFFIX)
+        file = files.open(directory / name)
+        kept.append(Kept(directory / name, file.size, last_offset(file, offset)))
+        file.close()
     return kept
 
 
 def accept_damage(files: Files, directory: PurePath) -> None:
     """Accept the loss: the kept bytes stay, but the log no longer counts as damaged."""
     for name in files.list(directory):
-        if name.endswith(DAMAGED_SUFFIX):
+        if name == UNKNOWN_TOPIC and read_topic_id(files, directory):
+            files.remove(directory / name)  # a topic has claimed the log since
+        elif name.endswith(DAMAGED_SUFFIX):
             accepted = name.removesuffix(DAMAGED_SUFFIX) + ACCEPTED_SUFFIX
             files.rename(directory / name, directory / accepted)
     files.sync_dir(directory)
@@ -257,8 +286,8 @@ class Recovery:
         last_known = self._last_known
         if log_end < last_known.recovery_point:
             return f"it ends at {log_end}, and was synced up to {last_known.recovery_point}"
-        if last_known.same_boot and log_end < last_known.high_watermark:
-            return f"it ends at {log_end}, and was committed up to {last_known.high_watermark}"
+        if log_end < last_known.promised_end:
+            return f"it ends at {log_end}, and was committed up to {last_known.promised_end}"
         return None
 
     def _compare(self, log_end: int) -> None:

@@ -7,6 +7,9 @@
 * `flush=interval`: at most `flush.ms` after the first append that is not durable.
 * `flush=never`: the operating system writes back when it decides to.
 
+In every mode the directory and the topic id of a new log are synced right after its creation. After
+a power cut a log without a topic id would be of no use (`recovery.check_owner`).
+
 Each mode has its own task, so that no request of an `always` topic waits behind the large files of
 an `interval` topic. If a partition changes its mode during a flush, both tasks may flush it at
 once, which is harmless.
@@ -28,6 +31,7 @@ import trio
 
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.histogram import FLUSH_BOUNDS_S, Distribution, Histogram
+from minibroker.broker.log.outcomes import Flush
 from minibroker.broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -52,12 +56,19 @@ class Flusher:
         self._queues: dict[str, _FlushQueue] = {
             mode: _FlushQueue(sync_dir) for mode in ("always", "interval")
         }
+        self._created = _NameQueue(sync_dir)
 
     def schedule(self, partition: Partition, now: float) -> None:
         """Schedule the flush of a partition that has records which are not durable."""
         queue = self._queues.get(partition.settings.flush)
         if queue is not None:
-            queue.add(partition, now)
+            settings = partition.settings
+            is_at_once = settings.flush == "always"
+            queue.add(partition, now if is_at_once else now + settings.flush_ms / 1000)
+
+    def schedule_created(self, partition: Partition, now: float) -> None:
+        """Schedule the flush of a new log's names and topic id."""
+        self._created.add(partition, now)
 
     def reschedule(self, partition: Partition, now: float) -> None:
         """Schedule a partition again after a change of its settings or role, which may change when
@@ -69,7 +80,7 @@ class Flusher:
 
     def forget(self, partition: Partition) -> None:
         """Drop a partition whose log is about to be deleted."""
-        for queue in self._queues.values():
+        for queue in (*self._queues.values(), self._created):
             queue.discard(partition)
             queue.forgive(partition)
 
@@ -84,7 +95,7 @@ class Flusher:
         `on_flushed` is called with each partition that was flushed, and the time (seconds).
         """
         async with trio.open_nursery() as nursery:
-            for queue in self._queues.values():
+            for queue in (*self._queues.values(), self._created):
                 nursery.start_soon(queue.run, on_flushed)
 
 
@@ -104,12 +115,10 @@ class _FlushQueue:
         self._times = Histogram(FLUSH_BOUNDS_S)
         self._is_short = False  # the last flush found no descriptor
 
-    def add(self, partition: Partition, now: float) -> None:
-        """Schedule a partition at once, or after its interval; it keeps an earlier due time."""
+    def add(self, partition: Partition, due: float) -> None:
+        """Schedule a partition; it keeps an earlier due time."""
         if partition in self._due:
             return
-        settings = partition.settings
-        due = now if settings.flush == "always" else now + settings.flush_ms / 1000
         self._due[partition] = due
         if due < self._next_due:
             self._news.set()
@@ -140,9 +149,17 @@ class _FlushQueue:
                 await self._wait()
 
     async def _flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
-        self._flushing = partition
         began_at = trio.current_time()
         flush = partition.log.start_flush()
+        if not await self._sync(partition, flush):
+            return
+        self._times.record(trio.current_time() - began_at)
+        partition.log.finish_flush(flush)
+        on_flushed(partition, trio.current_time())
+
+    async def _sync(self, partition: Partition, flush: Flush) -> bool:
+        """Make a flush durable. Without a descriptor for it, schedule it again and return False."""
+        self._flushing = partition
         try:
             for file in flush.files:
                 await file.sync()
@@ -154,11 +171,9 @@ class _FlushQueue:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
                 self._put_off(partition)
-                return
+                return False
         self._is_short = False
-        self._times.record(trio.current_time() - began_at)
-        partition.log.finish_flush(flush)
-        on_flushed(partition, trio.current_time())
+        return True
 
     def _put_off(self, partition: Partition) -> None:
         if not self._is_short:
@@ -173,3 +188,13 @@ class _FlushQueue:
         with trio.move_on_at(self._next_due):
             await self._news.wait()
         self._next_due = -math.inf  # awake: `add` need not wake this task
+
+
+class _NameQueue(_FlushQueue):
+    """The partitions whose logs were created, and the task that makes their names durable."""
+
+    async def _flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
+        del on_flushed  # no record became durable
+        flush = partition.log.start_names_flush()
+        if await self._sync(partition, flush):
+            partition.log.finish_names_flush(flush)

@@ -143,7 +143,7 @@ class ReplicaTable:
     def _apply_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
         if self._local_broker.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self.partitions.get(name) or self._open(name, state)
+        partition = self.partitions.get(name) or self._open(name, state, now)
         if partition.topic_id != state.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         if (state.leader_epoch, state.partition_epoch) < partition.version:
@@ -157,12 +157,13 @@ class ReplicaTable:
                 self.events.record(name, role_text(partition), now)
         return ErrorCode.NONE
 
-    def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
+    def _open(self, name: TopicPartition, state: PartitionState, now: float) -> Partition:
         """Open the log that was found at start, or create one. Raises `Refused` in a shortage."""
         settings = self._settings_of(name.topic)
         manager = self._collaborators.manager
         self._make_way(name, state.topic_id)
         log = manager.get(name)
+        is_new = log is None
         if log is None:
             try:
                 log = manager.create(
@@ -177,19 +178,21 @@ class ReplicaTable:
             log.limits = settings.limits()
         self.uncreated.pop(name, None)
         partition = self.partitions[name] = self._partition_type(self._local_broker, log, settings)
+        if is_new:
+            self._collaborators.flusher.schedule_created(partition, now)
         return partition
 
     def _make_way(self, name: TopicPartition, topic_id: bytes) -> None:
         """Make sure that a log of this name without a role, if there is one, is of this topic.
 
-        An empty log without a topic id stands in for one whose files are gone: this topic claims
-        it. A log of another topic is set aside.
+        This topic claims a log without a topic id. If it has records it is damaged: it does not
+        lead with them before an operator accepts that. A log of another topic is set aside.
         """
         manager = self._collaborators.manager
         log = manager.get(name)
         if log is None or log.topic_id == topic_id:
             return
-        if not log.topic_id and log.log_start == log.log_end:
+        if not log.topic_id:
             manager.claim(name, topic_id)
         else:
             manager.set_aside(name)

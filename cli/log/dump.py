@@ -265,4 +265,6 @@ READERS: Final[dict[str, Callable[..., Iterator[Entry]]]] = {
 
 def _reader_of(path: Path) -> Callable[..., Iterator[Entry]] | None:
     name = path.name.removesuffix(".deleted")
+    if name.startswith("partition.metadata"):  # kept of a damaged log, not bytes of a segment
+        return None
     return next((reader for end, reader in READERS.items() if name.endswith(end)), None)

@@ -39,11 +39,11 @@ def recover(
     """Accept the loss of records in a damaged partition, so that it comes online again.
 
     Says first what is lost, and asks. The damaged bytes stay beside the log, in files named
-    *.damaged-accepted.
+    *.damaged-accepted. If only the partition.metadata of the log was lost, its records stay.
     """
     from minibroker.broker.disk import RealFiles
     from minibroker.broker.log.directory import DataDirectory, explaining
-    from minibroker.broker.log.recovery import accept_damage, kept_aside
+    from minibroker.broker.log.recovery import UNKNOWN_TOPIC, accept_damage, kept_aside
     from minibroker.broker.log.segment import offsets_in
 
     files = RealFiles()
@@ -57,11 +57,18 @@ def recover(
         data.acquire()
     try:
         kept = kept_aside(files, directory)
-        if not kept:
+        is_unowned = files.exists(directory / UNKNOWN_TOPIC)
+        if not (kept or is_unowned):
             note(f"{topic}-{number} is not damaged")
             return
         bases = offsets_in(files.list(directory), ".log")
-        _print_loss(f"{topic}-{number}", kept, min(bases, default=0))
+        if kept:
+            _print_loss(f"{topic}-{number}", kept, min(bases, default=0))
+        if is_unowned:
+            note(
+                f"{topic}-{number}: its partition.metadata was lost, so nothing says that these"
+                f" records are of the topic {topic} of today; they will count as its records"
+            )
         _confirm(is_agreed)
         accept_damage(files, directory)
     finally:
@@ -88,6 +95,6 @@ def _confirm(is_agreed: bool) -> None:
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        raise Failure("nothing was done: --yes says that these records are given up", USAGE)
-    if not typer.confirm("Give these records up?", err=True):
+        raise Failure("nothing was done: --yes says that you accept this", USAGE)
+    if not typer.confirm("Accept this?", err=True):
         raise Failure("nothing was done")

@@ -73,6 +73,29 @@ def test_a_lost_directory_is_accepted_by_command(data_dir: Path) -> None:
         assert read.stdout.split() == ["2", "c"]
 
 
+def test_records_of_an_unknown_topic_are_accepted_by_command(data_dir: Path) -> None:
+    """REC-03: a single broker does not serve an empty log in the place of one whose
+    partition.metadata is empty, and serves its records once that is accepted."""
+    with running_broker(data_dir) as broker:
+        done = run_here("produce", "t", "-b", broker.address, stdin="a\nb\n")
+        assert done.returncode == 0, done.stderr
+    (data_dir / "t-0" / "partition.metadata").write_bytes(b"")
+    with running_broker(data_dir) as broker:
+        assert "its partition.metadata was lost" in broker.output
+        assert "minibroker partition recover t 0" in broker.output
+        refused = run_here("consume", "t", "-b", broker.address, "--from-beginning", "-e")
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert broker.stop() == 0
+    assert run_here("log", "dump", str(data_dir / "t-0")).returncode == 0
+    done = run_here("partition", "recover", "t", "0", "--data-dir", str(data_dir), "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "they will count as its records" in done.stderr
+    with running_broker(data_dir) as broker:
+        assert "partition recover" not in broker.output
+        read = run_here("consume", "t", "-b", broker.address, "--from-beginning", "-e")
+        assert read.stdout == "a\nb\n"
+
+
 def test_a_partition_that_is_not_there_is_told(data_dir: Path) -> None:
     """A wrong name is one line that says where it was looked for."""
     done = run_here("partition", "recover", "t", "7", "--data-dir", str(data_dir))

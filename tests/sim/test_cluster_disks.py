@@ -52,6 +52,38 @@ def test_rot_that_a_restart_finds_is_copied_anew(
     assert f"cut at offset {offset}, where records were lost" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["partition.metadata", f"{0:020}.log", "directory"])
+def test_who_lost_a_file_of_a_log_does_not_lead_with_what_is_left(
+    name: str, caplog: pytest.LogCaptureFixture
+):
+    """The leader comes back first, and a file of its log has no byte: it waits for a sound
+    replica, which leads, and copies all again from it."""
+
+    async def scenario() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(10)
+            await trio.sleep(6)  # high watermarks are on the disk
+            victim, others = trial.leader, trial.followers
+            for broker in (victim, *others):
+                await broker.kill()
+            if name == "directory":
+                victim.files.remove_tree(LOG)
+            else:
+                victim.files.write_atomic(LOG / name, b"")
+            await victim.start()
+            await trio.sleep(5)
+            assert (await trial.agreed()).leader == -1
+            for broker in others:
+                await broker.start()
+            await trial.until(lambda agreed: agreed.leader not in (-1, victim.node_id))
+            await trial.send(5)
+            await trial.settle()
+            assert await trial.consume() == [*trial.acked.values()]
+
+    play(scenario)
+    assert "is damaged" in caplog.text
+
+
 def test_rot_on_a_running_follower_harms_nobody():
     """A follower whose log rots while it runs serves nothing of it."""
 

@@ -273,3 +273,95 @@ def test_a_new_log_of_the_name_is_not_missed_instead_of_a_deleted_one():
     manager.close({A: 3})
     files.remove_tree(ROOT / str(A))
     assert state(start(files)) == (3, 3, 0)
+
+
+def empty(files: SimulatedFiles, name: str) -> None:
+    """Leave a file of log A without a byte, as a power cut may."""
+    files.write_atomic(ROOT / str(A) / name, b"")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("content", [None, b"", b"topic_id: A", bytes(44)])
+def test_a_log_without_its_topic_is_damaged(content, is_clean):
+    """Its records may be another topic's: it is damaged until it is replicated again, or until an
+    operator accepts it. Then its topic claims it, and a second loss is damage again."""
+    files = disk()
+    manager = with_segments(files)
+    if is_clean:
+        manager.close({A: 5})
+    path = ROOT / str(A) / "partition.metadata"
+    for _ in range(2):
+        files.kill()
+        files.remove(path)
+        if content is not None:
+            files.write_atomic(path, content)
+        manager = start(files)
+        assert (state(manager), manager.damaged) == ((0, 5, 0), (A,))
+        manager.claim(A, ID)
+        assert state(manager) == (0, 5, 0)
+        files.kill()
+        manager = start(files)
+        assert (state(manager), manager.get(A).topic_id) == ((0, 5, 0), ID)
+        files.kill()
+        files.remove(path)
+        assert state(start(files)) == (0, 5, 0)
+        files.kill()
+        accept_damage(files, ROOT / str(A))
+        manager = start(files)
+        assert (state(manager), manager.get(A).topic_id) == ((0, 5, None), b"")
+        manager.claim(A, ID)
+        manager.close({A: 5})
+
+
+def test_a_log_that_was_replicated_again_is_damaged_by_a_second_loss():
+    """The mark ends with the first one."""
+    files = disk()
+    with_segments(files).close({A: 5})
+    empty(files, "partition.metadata")
+    manager = start(files)
+    manager.claim(A, ID)
+    manager.get(A).truncate_to(0, NOW)
+    manager.get(A).accept_damage()
+    append_to(manager.get(A), 3)
+    files.kill()
+    assert state(start(files)) == (0, 3, None)
+    files.kill()
+    empty(files, "partition.metadata")
+    assert state(start(files)) == (0, 3, 0)
+
+
+def test_an_empty_log_without_its_topic_is_no_loss():
+    """A power cut after a creation: there never was a record."""
+    files = disk()
+    start(files).create(A, ID, UNLIMITED, NOW)
+    files.kill()
+    empty(files, "partition.metadata")
+    manager = start(files)
+    assert (state(manager), manager.get(A).topic_id) == ((0, 0, None), b"")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("base", [0, 2, 4])
+def test_a_segment_without_a_byte_is_damage(base, is_clean):
+    """A checkpoint says that there were records. What is left behind the gap is kept aside."""
+    files = disk()
+    manager = with_segments(files)
+    if is_clean:
+        manager.close({A: 5})
+    files.kill()
+    empty(files, f"{base:020}.log")
+    assert state(start(files)) == (0, base, base)
+    files.kill()
+    assert state(start(files))[2] == base
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_a_high_watermark_alone_tells_that_records_are_missing(boot):
+    """After a clean stop, with the recovery points unreadable."""
+    files = disk()
+    manager = start(files)
+    append_to(manager.create(A, ID, UNLIMITED, NOW), 5)
+    manager.close({A: 5})
+    files.remove(ROOT / "recovery-point-offset-checkpoint")
+    empty(files, f"{0:020}.log")
+    assert state(start(files, boot=boot)) == (0, 0, 0)

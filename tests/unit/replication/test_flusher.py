@@ -7,10 +7,12 @@ import trio
 import trio.testing
 
 from minibroker.broker.log.admission import check_batches
+from minibroker.broker.log.checkpoints import read_topic_id
 from minibroker.broker.replication.follower import LeaderAnswer
 from minibroker.protocol.messages.fetch import PartitionFetched
 from minibroker.protocol.records.batch import stamp
 from minibroker.protocol.types import TopicPartition
+from minibroker.testing.disk import Tail
 from tests.unit.node import T0, Node, batch_of, state_of
 
 OTHER = TopicPartition("t", 1)
@@ -49,6 +51,22 @@ async def test_never_flushes_nothing(
     append(node)
     await trio.sleep(3_600)
     assert node.partition().log.durable_end == 0
+
+
+@pytest.mark.parametrize("mode", ["never", "interval", "always"])
+async def test_a_new_log_keeps_its_topic_over_a_power_cut(
+    mode: str, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Its directory and its topic id are synced right after the creation, whatever `flush` is."""
+    node = Node(flush=mode)
+    node.lead()
+    log = node.partition().log
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
+    await trio.sleep(0.1)
+    assert log.durable_end == 0
+    nursery.cancel_scope.cancel()
+    node.files.power_off(Tail.LOST)
+    assert read_topic_id(node.files, log.directory) == log.topic_id
 
 
 async def test_always_gathers_a_group_while_it_syncs(
