@@ -8,6 +8,11 @@ fetches have threads of their own (`replication/fetch_thread.py`).
 A file object keeps the file's size and appends at that position, so that another process cannot
 move an append. A short write is continued in a loop. If the loop ends in an error, `size` tells how
 far the file grew, and the caller truncates it.
+
+Only regular files are opened, and no symbolic link is followed in the place of a file or of a
+partition's directory: a link could lead out of the data directory, and recovery truncates files.
+The data directory itself may be a link. New files and directories are for this user alone, whatever
+the umask allows: they hold records.
 """
 
 import contextlib
@@ -15,15 +20,17 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
 from minibroker.broker.log.files import File, Lock
+from minibroker.broker.private_files import FILE_MODE, make_private_dir
 from minibroker.protocol.types import Buffer
 
 T = TypeVar("T")
@@ -31,6 +38,7 @@ Arguments = TypeVarTuple("Arguments")
 
 # The distance of the bytes that `is_cached` probes: the kernel reads ahead at least so much.
 CACHE_PROBE_BYTES = 128 * 1024
+SMALL_FILE_BYTES_MAX = 256 << 20  # a checkpoint of a million partitions has less
 # The kernel or the file system cannot tell whether a page is cached.
 CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -63,14 +71,34 @@ def _sync_and_close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def open_regular(path: PurePath, flags: int) -> int:
+    """Open a regular file, and return its descriptor.
+
+    Raises OSError: ELOOP for a symbolic link, EISDIR for a directory, ENODEV for a pipe, a socket
+    or a device.
+    """
+    # Without O_NONBLOCK the opening of a pipe would wait for its other end.
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, FILE_MODE)
+    except OSError as error:
+        number = errno.ENODEV if error.errno == errno.ENXIO else error.errno  # a pipe or a socket
+        raise OSError(number, error.strerror, str(path)) from None
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        number = errno.EISDIR if stat.S_ISDIR(kind) else errno.ENODEV
+        raise OSError(number, os.strerror(number), str(path))
+    return descriptor
+
+
 class RealFile:
     """One open file; see `broker.log.files.File`."""
 
     __slots__ = ("_descriptor", "_size")
 
     def __init__(self, path: PurePath, create: bool) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        self._descriptor = os.open(path, flags, 0o644)
+        self._descriptor = open_regular(path, os.O_RDWR | (os.O_CREAT if create else 0))
         self._size = os.fstat(self._descriptor).st_size
 
     @property
@@ -141,7 +169,7 @@ class RealLock:
     """A held `flock`; see `broker.log.files.Lock`."""
 
     def __init__(self, path: PurePath) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -170,10 +198,16 @@ class RealFiles:
         return os.path.lexists(path)
 
     def is_dir(self, path: PurePath) -> bool:
-        return os.path.isdir(path)
+        try:
+            kind = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return False
+        if stat.S_ISLNK(kind):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        return stat.S_ISDIR(kind)
 
     def make_dir(self, path: PurePath) -> None:
-        os.makedirs(path, exist_ok=True)
+        make_private_dir(path)
 
     def rename(self, source: PurePath, target: PurePath) -> None:
         os.replace(source, target)
@@ -187,11 +221,16 @@ class RealFiles:
             shutil.rmtree(path)
 
     def read_bytes(self, path: PurePath) -> bytes:
-        return Path(path).read_bytes()
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            data = file.read(SMALL_FILE_BYTES_MAX + 1)
+        if len(data) > SMALL_FILE_BYTES_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return data
 
     def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        with open(temporary, "wb") as file:
+        self.remove(temporary)  # whatever it is: only a new file is written
+        with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(data)
             if sync:
                 file.flush()

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "broker.defects": "",
     "broker.descriptors": "",
     "broker.disk": "protocol broker.log.files",
+    "broker.disk": "protocol broker.log.files broker.private_files",
     "broker.errors": "protocol",
     "broker.histogram": "",
     "broker.machine": "__version__",
@@ -34,6 +35,7 @@ MAY_IMPORT = {
     " broker.turns",
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
+    "broker.metadata.sqlite_file": "protocol broker.metadata broker.private_files",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net.network client.net.channel"
     " client.net.blocking_channel broker.config broker.errors broker.log broker.metadata.model"

@@ -88,7 +88,8 @@ def of_etcd_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
 class DirectorySeen:
     """A directory of this machine, measurements of its disk, and this user's limit of open files.
 
-    `sync_ms` is the median time until an append of 4 KiB was on the disk.
+    `sync_ms` is the median time until an append of 4 KiB was on the disk. `open_files` are some of
+    the files that every user of the machine may read.
     """
 
     path: Path
@@ -98,6 +99,7 @@ class DirectorySeen:
     sync_ms: float = 0.0
     write_mb_s: float = 0.0
     open_files_max: int = -1
+    open_files: tuple[Path, ...] = ()
 
 
 def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
@@ -108,6 +110,13 @@ def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
             f"{seen.path} cannot be written: {seen.failure}",
             "a broker needs a directory of its own that its user may write to; run this as that"
             " user",
+        )
+    if seen.open_files:
+        yield Finding(
+            Level.NOTE,
+            f"every user of this machine may read {listed(map(str, seen.open_files))}",
+            f"chmod -R go= {seen.path}: there are records in it; what a broker makes is its own"
+            " user's alone",
         )
     yield from of_disk(str(seen.path), seen.free_bytes, seen.total_bytes)
     yield from of_files("a broker started here", -1, seen.open_files_max)

@@ -45,6 +45,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 TOPIC_ID_SIZE = 16
+TOPIC_ID_FILE_BYTES_MAX = 1024
 _VERSION = "0"
 
 
@@ -194,7 +195,11 @@ def read_topic_id(files: Files, directory: PurePath) -> bytes:
     """Return the topic id of the log in a directory, b"" if it is unknown: the file is missing, or
     a power cut has left a part of it."""
     path = directory / PARTITION_METADATA
-    data = files.read_bytes(path) if files.exists(path) else b""
+    data = b""
+    if files.exists(path):
+        file = files.open(path)
+        data = file.read(0, TOPIC_ID_FILE_BYTES_MAX)
+        file.close()
     for line in data.splitlines():
         name, _, value = line.partition(b": ")
         if name == b"topic_id":

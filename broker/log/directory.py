@@ -51,7 +51,13 @@ NAME_BYTES_MAX = 255
 _LOG = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _DELETED = re.compile(r"[a-zA-Z0-9._-]+\.[0-9a-f]{32}[0-9]*-delete")
 
-NOT_A_DIRECTORY = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
+NOT_A_DIRECTORY = frozenset({errno.ENOTDIR, errno.EEXIST})
+NOT_A_FILE = {
+    errno.EISDIR: "a directory in the place of a file",
+    errno.ELOOP: "a symbolic link, and a broker follows none",
+    errno.ENODEV: "no regular file",
+    errno.EFBIG: "far larger than a broker makes such a file",
+}
 NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -73,6 +79,8 @@ def explaining(root: PurePath) -> Iterator[None]:
         where = error.filename or root
         if error.errno in NOT_A_DIRECTORY:
             text = f"{where} is in the way, it is not a directory: choose another with --data-dir"
+        elif error.errno in NOT_A_FILE:
+            text = f"{where} is {NOT_A_FILE[error.errno]}: put back what was there, or move it away"
         elif error.errno in NOT_WRITABLE:
             text = f"it cannot be written: change its owner or mount, or choose another: {where}"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -59,7 +59,11 @@ class Lock(Protocol):
 
 
 class Files(Protocol):
-    """A disk. Paths are absolute."""
+    """A disk. Paths are absolute.
+
+    Only regular files are opened: a symbolic link, a directory, a pipe or a device in the place of
+    one is an OSError.
+    """
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
         """Open for reading and appending; without `create` it must exist."""
@@ -71,7 +75,7 @@ class Files(Protocol):
         """Whether there is a file or directory."""
 
     def is_dir(self, path: PurePath) -> bool:
-        """Whether there is a directory."""
+        """Whether there is a directory. A symbolic link is an OSError (ELOOP)."""
 
     def make_dir(self, path: PurePath) -> None:
         """Create a directory and its parents; no error if it exists."""

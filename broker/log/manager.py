@@ -177,12 +177,13 @@ class LogManager:
         unknown = LastKnownState(
             is_clean=self.directory.is_clean, same_boot=self.directory.same_boot
         )
-        names = [name for name in self._files.list(self._root) if self._is_dir(name)]
+        names = self._files.list(self._root)
+        deleted = [name for name in names if is_deleted_name(name) and self._is_dir(name)]
         for name in names:
             topic_partition = parse_log_name(name)
-            if topic_partition is not None and self._is_log(self._root / name):
+            is_log = topic_partition is not None and self._is_dir(name)
+            if topic_partition is not None and is_log and self._is_log(self._root / name):
                 self._open(topic_partition, last_known_states.get(topic_partition, unknown), now_ms)
-        deleted = [name for name in names if is_deleted_name(name)]
         # After a clean stop no checkpoint has a log that was deleted before it.
         self._open_missing(last_known_states, () if self.directory.is_clean else deleted, now_ms)
         if not self.directory.is_clean or self.damaged:

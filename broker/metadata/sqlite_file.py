@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from minibroker.broker.metadata.store import StoreError, StoreUnavailable
+from minibroker.broker.private_files import create_private_file, make_private_dir
 
 WRITE_LOCK_WAIT_S: Final = 1.0
 WRITE_LOCK_BYTE: Final = 120  # in the file `-shm`; part of SQLite's file format
@@ -53,9 +54,10 @@ def connect(path: PurePath, form: Format) -> sqlite3.Connection:
     to something else; it is left as it is.
     """
     try:
-        Path(path.parent).mkdir(parents=True, exist_ok=True)
+        make_private_dir(path.parent)
     except OSError as error:
         raise StoreError(f"cannot make the directory of the {form.name}: {error}") from error
+    _create_private(path)
     with errors(path):
         connection = sqlite3.connect(
             path, timeout=WRITE_LOCK_WAIT_S, isolation_level=None, check_same_thread=False
@@ -66,6 +68,17 @@ def connect(path: PurePath, form: Format) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _create_private(path: PurePath) -> None:
+    """Create the file for this user alone, if there is none. SQLite gives its -wal and -shm files
+    the same mode."""
+    try:
+        create_private_file(path)
+    except OSError as error:
+        raise StoreError(f"cannot make the metadata store {path}: {error.strerror}") from error
+    if not Path(path).is_file():  # a link may lead to one
+        raise StoreError(f"{path} is no file: name another metadata.store")
 
 
 def _prepare(connection: sqlite3.Connection, path: PurePath, form: Format) -> None:

@@ -16,8 +16,10 @@ def data_directory(root: Path) -> Path:
 
     Raises `Failure` if it cannot be created, or if this user may not write to it.
     """
+    from minibroker.broker.private_files import make_private_dir
+
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_private_dir(root)
     except (FileExistsError, NotADirectoryError) as error:
         raise Failure(
             f"{error.filename or root} is a file, so {root} cannot be the data directory;"

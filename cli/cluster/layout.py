@@ -150,11 +150,14 @@ class Layout:
 
     def save(self) -> None:
         """Write `cluster.properties` atomically: readers see the old or the new file."""
+        from minibroker.broker.private_files import create_private_file
+
         own = {BROKERS: str(self.broker_count), BASE_PORT: str(self.base_port)}
         if self.http_base_port is not None:
             own[HTTP_BASE_PORT] = str(self.http_base_port)
         lines = (f"{name}={value}\n" for name, value in (own | dict(self.settings)).items())
         draft = self.file.with_suffix(".draft")
+        create_private_file(draft)
         draft.write_text(HEAD + "".join(lines), encoding="utf-8")
         draft.replace(self.file)
 
@@ -231,7 +234,9 @@ def exclusive(layout: Layout, *, may_wait: bool = True) -> Iterator[None]:
     """
     import fcntl
 
-    descriptor = os.open(layout.root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    from minibroker.broker.private_files import FILE_MODE
+
+    descriptor = os.open(layout.root / LOCK, os.O_RDWR | os.O_CREAT, FILE_MODE)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -98,7 +98,11 @@ class Broker:
 
     def spawn(self) -> "Launch":
         """Start the process; the caller holds `layout.exclusive` and has seen it not alive."""
+        from minibroker.broker.private_files import create_private_file
+
         begin = self.log_file.stat().st_size if self.log_file.exists() else 0
+        for path in (self.log_file, self._pid_file):
+            create_private_file(path)
         with self.log_file.open("ab") as log:
             process = subprocess.Popen(
                 self._command,

@@ -5,6 +5,7 @@ Nothing is left behind: the test of the disk uses a file without a name, and the
 
 import os
 import shutil
+import stat
 import tempfile
 import time
 from dataclasses import replace
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 READS: Final = 5
 SYNCS: Final = 20
 WRITTEN_BYTES: Final = 16 << 20
+OPEN_MAX: Final = 10  # files that others may read, to be named
 
 
 # -- the metadata store
@@ -93,6 +95,26 @@ async def _inspect_etcd(config: "Config", seen: StoreSeen) -> StoreSeen:
 # -- a data directory
 
 
+def open_files(root: Path) -> tuple[Path, ...]:
+    """Return the first files below a directory that every user of this machine may read."""
+    found: list[Path] = []
+    for directory, names, files in os.walk(root, onerror=None):
+        if not os.stat(directory).st_mode & stat.S_IXOTH:
+            names.clear()
+            continue
+        names.sort()
+        paths = (Path(directory) / name for name in sorted(files))
+        found += [path for path in paths if path.lstat().st_mode & stat.S_IROTH]
+        if len(found) >= OPEN_MAX:
+            break
+    return tuple(found[:OPEN_MAX])
+
+
+def _is_reachable(root: Path) -> bool:
+    """Whether every user may enter the directories above one."""
+    return all(path.stat().st_mode & stat.S_IXOTH for path in root.absolute().parents)
+
+
 def inspect_directory(path: Path) -> DirectorySeen:
     """Write into an unnamed file in a directory, sync it, and time both."""
     import resource  # not on Windows, where this module is imported for the doctor's help
@@ -100,6 +122,7 @@ def inspect_directory(path: Path) -> DirectorySeen:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker raises its soft limit to it
     seen = DirectorySeen(path, open_files_max=-1 if limit == resource.RLIM_INFINITY else limit)
     try:
+        seen = replace(seen, open_files=open_files(path) if _is_reachable(path) else ())
         disk = shutil.disk_usage(path)
         seen = replace(seen, free_bytes=disk.free, total_bytes=disk.total)
         with tempfile.TemporaryFile(dir=path, buffering=0) as file:

@@ -1,5 +1,6 @@
 """What every metadata store must do: memory, SQLite and etcd alike."""
 
+import os
 import random
 import sqlite3
 from contextlib import ExitStack
@@ -166,6 +167,34 @@ async def test_sqlite_survives_a_reopen(tmp_path):
     snapshot = await second.get("")
     await second.close()
     assert (snapshot.revision, dict(snapshot.entries)) == (2, {"key": Entry(b"2", 2)})
+
+
+async def test_sqlite_files_are_private(tmp_path):
+    """The store, its log and its directory are for the broker's user alone, under any umask; a
+    store that others may read keeps its mode."""
+    before = os.umask(0o000)
+    try:
+        store = await open_sqlite(tmp_path / "deep" / "metadata.db")
+        await store.transact([], [Put("a", b"1")])
+        modes = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "deep").iterdir()}
+        assert {"metadata.db", "metadata.db-wal", "metadata.db-shm"} < {*modes}
+        assert {*modes.values()} == {0o600}
+        assert (tmp_path / "deep").stat().st_mode & 0o777 == 0o700
+        await store.close()
+        (tmp_path / "deep" / "metadata.db").chmod(0o644)
+        await (await open_sqlite(tmp_path / "deep" / "metadata.db")).close()
+        assert (tmp_path / "deep" / "metadata.db").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+async def test_what_is_no_file_is_no_store(tmp_path, kind: str):
+    """It is named, and nobody waits for the other end of a pipe."""
+    path = tmp_path / "metadata.db"
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
+    with pytest.raises(StoreError, match=r"metadata\.db is no file"):
+        await open_sqlite(path)
 
 
 async def test_sqlite_is_shared_by_two_openers(tmp_path):

@@ -4,6 +4,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import PurePath
 
 import pytest
 
@@ -112,3 +113,118 @@ def test_two_threads_write_the_checkpoints(tmp_path):
         is_over.set()
         worker.result()
     manager.close({})
+
+
+def stopped(root) -> None:
+    """A data directory with the log `t-0` of three records, after a clean stop."""
+    manager = LogManager(RealFiles(), root, UNLIMITED)
+    manager.start("boot", "cluster", 1, NOW)
+    log = manager.create(NAME, bytes(range(16)), UNLIMITED, NOW)
+    for _ in range(3):
+        log.append_as_leader(memoryview(encode()), 1, NOW)
+    manager.close({NAME: 3})
+
+
+LOG = f"{NAME}/{0:020}.log"
+FILES = [
+    LOG,
+    LOG.replace(".log", ".index"),
+    f"{NAME}/partition.metadata",
+    f"{NAME}/leader-epoch-checkpoint",
+    "meta.properties",
+    "replication-offset-checkpoint",
+    ".lock",
+    "run",
+]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "pipe", "device"])
+def test_only_regular_files_are_opened(tmp_path, kind: str, name: str):
+    """A broker does not start with another thing in the place of a file, and names it. Nothing is
+    followed, truncated or deleted."""
+    root, outside = tmp_path / "data", tmp_path / "outside"
+    stopped(root)
+    outside.write_text("not ours")
+    place = root / name
+    place.unlink()
+    match kind:
+        case "link":
+            place.symlink_to(outside)
+        case "dangling link":
+            place.symlink_to(tmp_path / "nothing")
+        case "device":
+            place.symlink_to("/dev/zero")
+        case "directory":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+    text = refused(root)
+    assert str(place) in text
+    assert "move it away" in text
+    assert outside.read_text() == "not ours"
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("name", [str(NAME), f"x-0.{'0' * 32}-delete"])
+def test_a_link_is_no_log(tmp_path, name: str):
+    """Neither as a log nor as one to remove."""
+    root, outside = tmp_path / "data", tmp_path / "outside"
+    stopped(root)
+    (root / str(NAME)).rename(outside)
+    (root / name).symlink_to(outside)
+    assert f"{root / name} is a symbolic link" in refused(root)
+    assert (outside / PurePath(LOG).name).stat().st_size > 0
+
+
+def test_a_link_in_the_place_of_a_temporary_file_is_replaced(tmp_path):
+    """What is written next to it does not go through it."""
+    (tmp_path / "outside").write_text("not ours")
+    (tmp_path / "run.tmp").symlink_to(tmp_path / "outside")
+    RealFiles().write_atomic(tmp_path / "run", b"1")
+    assert (tmp_path / "outside").read_text() == "not ours"
+
+
+def test_a_foreign_link_is_left_alone(tmp_path):
+    """As any other name that is not ours. The data directory itself may be a link."""
+    stopped(tmp_path / "data")
+    (tmp_path / "data" / "backup").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    manager = LogManager(RealFiles(), tmp_path / "link", UNLIMITED)
+    manager.start("boot", "cluster", 1, NOW)
+    assert [*manager.logs] == [NAME]
+    manager.abandon()
+
+
+def test_a_huge_file_is_not_read_whole(tmp_path):
+    """Neither a topic's id nor a checkpoint."""
+    stopped(tmp_path / "data")
+    os.truncate(tmp_path / "data" / str(NAME) / "partition.metadata", 1 << 40)
+    os.truncate(tmp_path / "data" / "replication-offset-checkpoint", 1 << 40)
+    assert "far larger" in refused(tmp_path / "data")
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_what_is_new_is_private(tmp_path, mask: int):
+    """Records are for the broker's user alone, whatever the umask allows (0700, 0600)."""
+    before = os.umask(mask)
+    try:
+        stopped(tmp_path / "deep" / "data")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "deep", *(tmp_path / "deep").rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_what_is_open_stays_open(tmp_path):
+    """A directory that an operator opened keeps its mode, and so do the files in it."""
+    root = tmp_path / "data"
+    root.mkdir(mode=0o755)
+    stopped(root)
+    root.chmod(0o755)
+    (root / LOG).chmod(0o644)
+    manager = LogManager(RealFiles(), root, UNLIMITED)
+    manager.start("boot", "cluster", 1, NOW)
+    manager.close({NAME: 3})
+    assert root.stat().st_mode & 0o777 == 0o755
+    assert (root / LOG).stat().st_mode & 0o777 == 0o644

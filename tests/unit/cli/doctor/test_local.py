@@ -18,7 +18,7 @@ from minibroker.broker.findings.storage import (
     of_store,
 )
 from minibroker.cli.broker.stores import open_store
-from minibroker.cli.doctor.local import inspect_directory, inspect_store
+from minibroker.cli.doctor.local import inspect_directory, inspect_store, open_files
 from tests.support.etcd import NEEDS_ETCD, running_etcd
 
 FAST = DirectorySeen(Path("/data"), "", 50 * GIB, 100 * GIB, 1.0, 200.0, 65_536)
@@ -60,6 +60,22 @@ def test_a_directory_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     assert seen.sync_ms > 0
     assert seen.write_mb_s > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_everybody_may_read_are_named(tmp_path: Path) -> None:
+    """Those in a directory that only its owner may enter are not, whatever their mode."""
+    for name, mode in (("open-0", 0o755), ("closed-0", 0o700)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log").touch(0o644)
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "store").touch(0o600)
+    tmp_path.chmod(0o755)
+    found = open_files(tmp_path)
+    assert found == (tmp_path / "open-0" / "log",)
+    [(level, text)] = bad_directory(replace(FAST, open_files=found))
+    assert (level, text) == ("note", f"every user of this machine may read {found[0]}")
+    tmp_path.chmod(0o700)
+    assert open_files(tmp_path) == ()
 
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
