@@ -19,6 +19,7 @@ from typing import Final
 
 from minibroker.broker.config_property import (
     ETCD,
+    PROBLEMS_MAX,
     ConfigError,
     Property,
     Value,
@@ -220,12 +221,10 @@ def load(
     """
     environment = from_environment(environ)
     given = {"flag": flags, "environment": environment, "file": file}
-    problems = [
-        str(unknown("property", name, _NAMES))
-        for source in (flags, file)
-        for name in source
-        if name not in _NAMES
-    ]
+    unknown_names = [name for source in (flags, file) for name in source if name not in _NAMES]
+    problems = [str(unknown("property", name, _NAMES)) for name in unknown_names[:PROBLEMS_MAX]]
+    if len(unknown_names) > PROBLEMS_MAX:
+        problems.append(f"{len(unknown_names) - PROBLEMS_MAX} more unknown properties")
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
     bad: set[str] = set()

@@ -40,8 +40,12 @@ A name that does not exist is an error in a flag or a file, with the nearest tha
 environment it is one warning for all of them, so that a compose file written for Kafka comes up.
 
 `minibroker config check FILE` says all that is wrong with a file, the environment and its `--set`
-together, one problem a line, with exit code 2, and starts nothing. `minibroker config show` prints
-what is in force and where it came from.
+together, one problem a line, with exit code 2, and starts nothing. Of many problems of one kind it
+prints the first hundred and the number of the others. A file may have 1 MiB.
+
+`minibroker config show` prints what is in force and where it came from. No value holds a password,
+and a URL that does is refused without showing it: `metadata.store.password.file` names a file with
+the password.
 
 ## How to read the tables
 

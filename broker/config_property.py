@@ -29,7 +29,16 @@ HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address
 ID_CHARS_MAX: Final = 64
 ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_CHARS_MAX}}}")
 ETCD: Final = "etcd:"  # of a metadata store
+USER_AND_PASSWORD: Final = re.compile(r"://.*@", re.DOTALL)  # in a URL
+SHOWN_CHARS_MAX: Final = 200  # of a bad text in an error
+PROBLEMS_MAX: Final = 100  # of one kind, in one error
 NEAR: Final = 0.5  # how similar a known name must be to be suggested, from 0 to 1
+
+
+PASSWORD_ADVICE: Final = (
+    "; the user and the password are metadata.store.user and the contents of"
+    " metadata.store.password.file"
+)
 
 
 class ConfigError(ValueError):
@@ -116,8 +125,10 @@ class Property:
             return self._parse(text.strip())
         except ValueError:
             unit = f" ({self.unit})" if self.unit else ""
+            has_password = self.kind is Kind.STORE and USER_AND_PASSWORD.search(text)
             raise ConfigError(
-                f"{name or self.name} = {text!r} is not allowed; it takes {self.range}{unit}"
+                f"{name or self.name} = {shown(text)} is not allowed; it takes {self.range}{unit}"
+                f"{PASSWORD_ADVICE if has_password else ''}"
             ) from None
 
     def _parse(self, text: str) -> Value:
@@ -148,7 +159,7 @@ class Property:
                 kind, _, place = text.partition(":")
                 if kind == "etcd":
                     parse_endpoints(text)
-                elif not (text == "memory:" or (kind == "sqlite" and place)):
+                elif text != "memory:" and (kind != "sqlite" or not is_bare_path(place)):
                     raise ValueError(text)
                 return text
             case Kind.TEXT:
@@ -217,11 +228,33 @@ def attribute_of(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
 
 
+def is_bare_path(text: str) -> bool:
+    """Whether a path is not empty, and no URL with a password, which would be shown with it."""
+    return bool(text) and not USER_AND_PASSWORD.search(text)
+
+
+def shown(text: str) -> str:
+    """Return a text as an error quotes it: without a URL's user and password, and not too long."""
+    redacted = USER_AND_PASSWORD.sub("://***@", text)
+    more = len(redacted) - SHOWN_CHARS_MAX
+    return (
+        f"{redacted[:SHOWN_CHARS_MAX]!r} and {more} characters more"
+        if more > 0
+        else f"{redacted!r}"
+    )
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     """Return the error for an unknown name; it suggests a similar known one."""
-    near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
+    near = get_close_matches(name[:SHOWN_CHARS_MAX], list(known), n=1, cutoff=NEAR)
     nearest = f"; the nearest is {near[0]!r}" if near else ""
-    return ConfigError(f"unknown {what} {name!r}{nearest}")
+    return ConfigError(f"unknown {what} {shown(name)}{nearest}")
+
+
+def bounded(problems: list[str], what: str) -> list[str]:
+    """Return the first problems of one kind, and a last one that counts the others."""
+    more = len(problems) - PROBLEMS_MAX
+    return [*problems[:PROBLEMS_MAX], f"{more} more {what}"] if more > 0 else problems
 
 
 def _one_of(text: str, choices: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from minibroker.broker.config_property import ConfigError
+from minibroker.broker.config_property import ConfigError, bounded, shown
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"
 CLUSTER_ID_VARIABLE: Final = "CLUSTER_ID"  # as Kafka's container image has it: without the prefix
@@ -29,10 +29,11 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         name, separator, value = stripped.partition("=")
         if not separator:
-            problems.append(f"line {number} of the configuration is not name=value: {stripped!r}")
+            text = shown(stripped)
+            problems.append(f"line {number} of the configuration is not name=value: {text}")
         given[name.strip()] = value.strip()
     if problems:
-        raise ConfigError(*problems)
+        raise ConfigError(*bounded(problems, "lines are not name=value"))
     return given
 
 
@@ -65,7 +66,7 @@ def parse_toml(text: str) -> dict[str, str]:
         else:
             given[name] = text_of_value
     if problems:
-        raise ConfigError(*problems)
+        raise ConfigError(*bounded(problems, "values are of no type that a property takes"))
     return given
 
 

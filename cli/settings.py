@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from minibroker.broker.config import Loaded
 
 TOML: Final = ".toml"
+FILE_BYTES_MAX: Final = 1 << 20
 FILES: Final = ("server.properties", f"server{TOML}")  # the names that are tried in a directory
 
 # What an acknowledgement means with each value of `flush`, for users.
@@ -83,7 +84,11 @@ def read_file(path: Path | None) -> Mapping[str, str]:
     if file is None:
         return {}
     try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a BOM
+        with file.open("rb") as opened:
+            data = opened.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise Failure(f"the configuration file {file} is larger than 1 MiB", USAGE)
+        text = data.decode("utf-8-sig")  # some editors begin a file with a BOM
     except OSError as error:
         reason = error.strerror or error
         raise Failure(f"cannot read the configuration file {file}: {reason}", USAGE) from None

@@ -129,7 +129,9 @@ def readable(text: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise typer.BadParameter(f"{what} is not UTF-8: {text!r}") from None
+        from minibroker.broker.config_property import shown
+
+        raise typer.BadParameter(f"{what} is not UTF-8: {shown(text)}") from None
     return text
 
 
@@ -138,7 +140,9 @@ def pairs(given: list[str], option: str) -> dict[str, str]:
     split = [readable(text, option).partition("=") for text in given]
     for text, (name, separator, _) in zip(given, split, strict=True):
         if not name or not separator:
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {text!r}")
+            from minibroker.broker.config_property import shown
+
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {shown(text)}")
     return {name.strip(): value for name, _, value in split}
 
 

@@ -42,6 +42,31 @@ def test_settings_are_checked_together(tmp_path: Path, monkeypatch: pytest.Monke
     assert "`minibroker config check` names all" in started.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("start", "--data-dir", "data"),
+        ("config", "show"),
+        ("config", "check"),
+        ("doctor",),
+    ],
+    ids=" ".join,
+)
+def test_no_output_has_a_password(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password in the URL of the store is refused, with a word on where it belongs; neither the
+    output nor a file that the command writes shows it."""
+    monkeypatch.chdir(tmp_path)
+    store = "metadata.store=etcd:http://user:hunter2@127.0.0.1:1"
+    done = run_here(*command, "--set", store)
+    assert done.returncode == 2
+    output = done.stdout + done.stderr
+    assert "metadata.store.password.file" in output
+    written = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    assert "hunter2" not in output + "".join(written)
+
+
 def test_an_example_for_kafka_comes_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variables of Kafka's own example (but for its ports): one warning, its addresses
     for clients, and the cluster's id, which must be the same at the next start."""

@@ -33,7 +33,11 @@ def test_a_directory_holds_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
-    [("nowhere", None, "No such file or directory"), ("latin", b"a=\xe4", "is not UTF-8")],
+    [
+        ("nowhere", None, "No such file or directory"),
+        ("latin", b"a=\xe4", "is not UTF-8"),
+        ("huge", b"# x\n" * (1 << 18) + b"\xe4", "is larger than 1 MiB"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_told(
     tmp_path: Path, name: str, content: bytes | None, says: str

@@ -125,7 +125,6 @@ STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
         ("metadata.store", "etcd:http://a:0", STORES),
         ("metadata.store", "etcd:http://a:1?b", STORES),
         ("metadata.store", "etcd:ftp://a:1", STORES),
-        ("metadata.store", "etcd:http://me:secret@a:1", STORES),
         ("metadata.store", "etcd:http://a:1,http://b:1/v3", STORES),
         ("log.retention.hours", "x", "-1 to 2^63-1 (ms)"),
     ],

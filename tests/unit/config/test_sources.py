@@ -224,3 +224,57 @@ def test_every_problem_is_told():
     with pytest.raises(ConfigError) as raised:
         load({"listeners": "nonsense", "advertised.listeners": "A://a:1"})
     assert len(raised.value.problems) == 1
+
+
+# -- what an error shows
+
+
+SECRET = "hunter2"
+STORES = [
+    f"etcd:http://user:{SECRET}@127.0.0.1:2379",
+    f"etcd:http://127.0.0.1:1,https://user:a@b/{SECRET},c d@127.0.0.1:2379",
+    f"http://{SECRET}@127.0.0.1:2379",
+    f"sqlite:http://user:{SECRET}@127.0.0.1/store",
+]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_an_error_shows_no_password(store: str):
+    """Wherever the URL stands; it says where the password belongs."""
+    for source in (
+        {"flags": {"metadata.store": store}},
+        {"file": {"metadata.store": store}},
+        {"environ": {"KAFKA_METADATA_STORE": store}},
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load(**source)
+        [problem] = caught.value.problems
+        assert SECRET not in problem
+        assert problem.endswith("metadata.store.password.file")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_bad_line_shows_no_password(store: str):
+    """Nor does a name that is one by mistake, or a property of another kind."""
+    with pytest.raises(ConfigError) as caught:
+        parse_properties(f"metadata.store {store}\n")
+    assert SECRET not in str(caught.value)
+    for wrong in ({f"metadata.store:{store}": "1"}, {"http.listener": store}, {"node.id": store}):
+        with pytest.raises(ConfigError) as caught:
+            load(wrong)
+        assert SECRET not in "".join(caught.value.problems)
+
+
+def test_problems_are_bounded():
+    """Of a hundred thousand the first hundred are named, with a short part of each."""
+    many = 100_000
+    with pytest.raises(ConfigError) as caught:
+        load({f"no.such.{number}": "1" for number in range(many)})
+    assert len(caught.value.problems) == 101
+    assert caught.value.problems[-1] == f"{many - 100} more unknown properties"
+    with pytest.raises(ConfigError) as caught:
+        parse_properties("x\n" * many)
+    assert caught.value.problems[100:] == (f"{many - 100} more lines are not name=value",)
+    with pytest.raises(ConfigError) as caught:
+        load({"x" * many: "1", "node.id": "y" * many})
+    assert max(map(len, caught.value.problems)) < 400
