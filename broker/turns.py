@@ -35,6 +35,22 @@ def at_once(items: Iterable[Item], count: int = AT_ONCE) -> Iterator[list[Item]]
         yield some
 
 
+class Turn:
+    """Counts the work of one turn, where a computation's items differ in work."""
+
+    def __init__(self, work_max: int = AT_ONCE) -> None:
+        self._work_max = work_max
+        self._done = 0
+
+    def is_over(self, work: int = 1) -> bool:
+        """Add work, as a number of plain items; return whether to pause now."""
+        self._done += work
+        if self._done < self._work_max:
+            return False
+        self._done = 0
+        return True
+
+
 async def take_turns(computation: Turns[Result]) -> Result:
     """Run a computation to its result; other tasks run where it yields."""
     while True:

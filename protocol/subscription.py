@@ -133,7 +133,7 @@ class _Reader:
     """Reads fields from bytes in order. `what` names the bytes in errors."""
 
     def __init__(self, data: Buffer, what: str) -> None:
-        self._data = memoryview(data)
+        self._data = bytes(data)
         self._position = 0
         self._what = what
 
@@ -141,19 +141,25 @@ class _Reader:
         return ProtocolError(f"a member's {self._what} {why}, at byte {self._position}")
 
     def _read_bytes(self, size: int) -> bytes:
-        data = bytes(self._data[self._position : self._position + size])
+        data = self._data[self._position : self._position + size]
         if len(data) < size:
             raise self._broken(f"ends too early: {size} bytes should follow")
         self._position += size
         return data
 
-    def int16(self) -> int:
-        number: int = _INT16.unpack(self._read_bytes(_INT16.size))[0]
+    def _integer(self, layout: Struct) -> int:
+        try:
+            number: int = layout.unpack_from(self._data, self._position)[0]
+        except error:
+            raise self._broken(f"ends too early: {layout.size} bytes should follow") from None
+        self._position += layout.size
         return number
 
+    def int16(self) -> int:
+        return self._integer(_INT16)
+
     def int32(self) -> int:
-        number: int = _INT32.unpack(self._read_bytes(_INT32.size))[0]
-        return number
+        return self._integer(_INT32)
 
     def version(self) -> int:
         if (version := self.int16()) < 0:

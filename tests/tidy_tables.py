@@ -48,6 +48,8 @@ MAY_IMPORT = {
     " broker.replication broker.groups",
     "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
     " broker.log"
+    " broker.replication broker.turns broker.groups",
+    "broker.server": "protocol client.net.network broker.config broker.errors broker.log"
     " broker.metadata.model broker.replication broker.controller broker.groups broker.machine"
     " broker.observe.readiness broker.histogram broker.turns broker.wall_clock broker.server",
     " broker.observe.readiness broker.descriptors broker.histogram broker.turns broker.server",
@@ -91,8 +93,9 @@ PURE_FILES = """
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
-    broker/groups/group_members.py broker/groups/states.py broker/groups/offsets.py
-    broker/groups/replay.py broker/groups/shard.py broker/groups/registry.py
+    broker/groups/group_members.py broker/groups/member_index.py broker/groups/states.py
+    broker/groups/offsets.py broker/groups/replay.py broker/groups/shard.py
+    broker/groups/registry.py
     client/consumer/assigned_partition.py client/consumer/completed_fetch.py
     client/consumer/delivered_positions.py client/foreign_options.py client/topic_selection.py
     client/consumer/failure_pace.py client/consumer/health.py client/consumer/positions.py
@@ -182,6 +185,8 @@ SIZES_ALLOWED: dict[str, str] = {
     " themselves",
     "client/consumer/consumer.py:Consumer": "what an application calls: most methods are a few"
     " lines, and hand over to the positions, the fetcher or the group",
+    "broker/groups/group.py:Group": "one state machine: each request, deadline and write changes"
+    " the same state",
     "client/groups/consumer_group.py:ConsumerGroup": "what is assigned, committed and released"
     " changes under one lock, step by step; the steps are here, what they use is elsewhere",
     "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"

@@ -305,7 +305,7 @@ class Coordinator:
         return GroupRegistry(
             leader_epoch,
             shard.table,
-            self._limits,
+            self._limits._replace(record_bytes_max=shard.partition.settings.max_message_bytes),
             write_timeout_s=self._config.offsets_commit_timeout_ms / 1000,
             wall_ms=self._wall_ms,
             append=partial(self.append, shard),

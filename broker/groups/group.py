@@ -121,7 +121,11 @@ class Group:
         if self.state is State.STABLE:
             member.answer_sync(SyncGroupResponse(assignment=member.assignment), now)
         elif self._members.is_led_by(member) and not self._outbox.is_assigning:
-            parts = {part.member_id: part.assignment for part in request.assignments}
+            parts = {
+                part.member_id: part.assignment
+                for part in request.assignments
+                if part.member_id in self._members
+            }
             self._outbox.put(self._members.stored(parts), Assigned(parts))
         return ticket
 
@@ -194,8 +198,8 @@ class Group:
         reason = self._outbox.complete(token)
         if isinstance(reason, Assigned):
             self._become(State.STABLE)
+            self._members.assign(reason.parts)
             for member in self._members:
-                member.assignment = reason.parts.get(member.member_id, b"")
                 member.answer_sync(SyncGroupResponse(assignment=member.assignment), now)
         elif isinstance(reason, Replaced):
             member = self._members[reason.member_id]
@@ -256,9 +260,18 @@ class Group:
             members=tuple(member.described(protocol) for member in self._members),
         )
 
-    def subscribes_to(self, topic: str) -> bool | None:
-        """Whether a member subscribes to a topic; None if the members' metadata do not say."""
-        return self._members.subscribes_to(topic)
+    def subscribed_topics(self) -> set[str] | None:
+        """The topics that members subscribe to; None if the members' metadata do not say."""
+        return self._members.subscribed_topics()
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that its members take, about."""
+        return self._members.held_bytes
+
+    def growth(self, request: JoinGroupRequest) -> int:
+        """Return how many more bytes its members take after a join, about."""
+        return self._members.growth(request)
 
     # -- members
 

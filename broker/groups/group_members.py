@@ -4,6 +4,10 @@ Members are in the order of their joining. No two have the same instance id, and
 one protocol, because a join that would change this is refused. Ids that were given out for a coming
 join count as members for the group's size limit, and a join phase waits for them until they expire.
 
+A generation is stored as one record with all members' metadata and assignments, so metadata larger
+than a record can be are refused. A group's memory is limited to `RECORDS_HELD_MAX` such records:
+members offer a few protocols each, of which one is stored, so a group that can be stored fits.
+
 A generation is its number, its protocol and its leader, as the last completed join phase chose
 them.
 """
@@ -12,21 +16,31 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from minibroker.broker.groups.member import CONSUMER, Client, Member
+from minibroker.broker.groups.member import CONSUMER, MEMBER_BYTES, Client, Member
+from minibroker.broker.groups.member_index import MemberIndex
 from minibroker.broker.groups.records import GroupMetadata, is_storable
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import JoinedMember, JoinGroupRequest, JoinGroupResponse
 
 NAME_CHARS_MAX: Final = 249  # of an instance id, a protocol and its type; as for a topic's name
+PROTOCOLS_MAX: Final = 64  # that one member offers; clients offer a handful
+EXPECTED_BYTES: Final = 256  # what an id takes that was given out for a coming join
+RECORDS_HELD_MAX: Final = 8
 
 
 class GroupLimits(NamedTuple):
-    """The limits for a group, from the broker's configuration."""
+    """The limits for a group, from the configuration of the broker and of the offsets topic."""
 
     session_timeout_ms_min: int
     session_timeout_ms_max: int
     size_max: int
     initial_rebalance_delay_ms: int
+    record_bytes_max: int = 1024 * 1024
+
+    @property
+    def held_bytes_max(self) -> int:
+        """The memory that a group's members may take."""
+        return RECORDS_HELD_MAX * self.record_bytes_max
 
 
 class GroupMembers:
@@ -37,7 +51,7 @@ class GroupMembers:
         self.protocol_type = ""
         self.protocol: str | None = None
         self.leader: str | None = None
-        self._members: dict[str, Member] = {}
+        self._members = MemberIndex()
         self._pending: dict[str, float] = {}
         if stored is not None:
             self.generation = stored.generation
@@ -46,42 +60,44 @@ class GroupMembers:
             self.protocol = stored.protocol or ""
             self.leader = stored.leader
             for member in stored.members:
-                loaded = Member.from_stored(member, self.protocol, now)
-                self._members[member.member_id] = loaded
+                self._members.add(Member.from_stored(member, self.protocol, now))
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __iter__(self) -> Iterator[Member]:
-        return iter(self._members.values())
+        return iter(self._members)
 
     def __contains__(self, member_id: object) -> bool:
-        return member_id in self._members
+        return member_id in self._members.by_id
 
     def __getitem__(self, member_id: str) -> Member:
-        return self._members[member_id]
+        return self._members.by_id[member_id]
 
     @property
     def by_id(self) -> Mapping[str, Member]:
         """The members by id, read-only."""
-        return self._members
+        return self._members.by_id
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that members and expected ids take, about."""
+        return self._members.held_bytes + EXPECTED_BYTES * len(self._pending)
 
     # -- finding and checking
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
         """Return the member of this id, or else the static one of this instance id."""
-        return self._members.get(member_id) or self.static(instance_id)
+        return self.by_id.get(member_id) or self.static(instance_id)
 
     def static(self, instance_id: str | None) -> Member | None:
         """Return the static member of an instance id."""
-        if instance_id is None:
-            return None
-        return next((each for each in self if each.instance_id == instance_id), None)
+        return self._members.static(instance_id)
 
     def unknown(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Return NONE if the id is a member's, FENCED_INSTANCE_ID if the static member has another
         id, else UNKNOWN_MEMBER_ID."""
-        member = self._members.get(member_id)
+        member = self.by_id.get(member_id)
         if member is not None and instance_id in (None, member.instance_id):
             return ErrorCode.NONE
         fenced = self.static(instance_id) is not None
@@ -104,20 +120,37 @@ class GroupMembers:
         is_new = not request.member_id and self.static(instance_id) is None
         if is_new and len(self._members) + len(self._pending) >= limits.size_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        shares = self._shares_a_protocol(request)
-        return ErrorCode.NONE if shares else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not self._shares_a_protocol(request):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if max(len(each.metadata) for each in request.protocols) > limits.record_bytes_max:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        growth = self.growth(request)
+        is_full = growth > 0 and self.held_bytes + growth > limits.held_bytes_max
+        return ErrorCode.GROUP_MAX_SIZE_REACHED if is_full else ErrorCode.NONE
+
+    def growth(self, request: JoinGroupRequest) -> int:
+        """Return how many more bytes the members take after a join, about; it may be negative."""
+        if request.needs_member_id:
+            return EXPECTED_BYTES
+        after = sum(len(each.name) + len(each.metadata) for each in request.protocols)
+        member = self.find(request.member_id, request.instance_id)
+        if member is None:
+            return MEMBER_BYTES + after
+        protocols = member.protocols
+        return after - sum(map(len, protocols)) - sum(map(len, protocols.values()))
 
     def _shares_a_protocol(self, request: JoinGroupRequest) -> bool:
-        names = [protocol.name for protocol in request.protocols]
+        names = [protocol.name for protocol in request.protocols[: PROTOCOLS_MAX + 1]]
         lengths = [len(name) for name in (request.protocol_type, *names)]
-        if not names or not 0 < min(lengths) <= max(lengths) <= NAME_CHARS_MAX:
+        if not 0 < len(names) <= PROTOCOLS_MAX or not 0 < min(lengths) <= max(lengths) <= (
+            NAME_CHARS_MAX
+        ):
             return False
         itself = self.find(request.member_id, request.instance_id)
-        others = [member for member in self if member is not itself]
-        if not others:
+        if len(self) == (itself is not None):
             return True
         is_of_type = request.protocol_type == self.protocol_type
-        return is_of_type and not set(names).isdisjoint(_shared(others))
+        return is_of_type and self._members.shares(names, itself)
 
     def is_led_by(self, member: Member) -> bool:
         """Whether this member is the leader, which assigns."""
@@ -137,7 +170,8 @@ class GroupMembers:
         """Add a new member."""
         self._pending.pop(member_id, None)
         self.protocol_type = request.protocol_type
-        self._members[member_id] = member = Member(member_id, request, client)
+        member = Member(member_id, request, client)
+        self._members.add(member)
         return member
 
     def rejoin(self, member: Member, request: JoinGroupRequest, client: Client) -> bool:
@@ -151,7 +185,7 @@ class GroupMembers:
         began_again = not request.member_id and self.protocol_type == CONSUMER
         is_letting_go = began_again and member.is_letting_go(protocol)
         before = member.topics() if began_again else member.protocols.get(protocol)
-        member.update(request, client)
+        self._members.update(member, request, client)
         self.protocol_type = request.protocol_type
         after = member.topics() if began_again else member.protocols.get(protocol)
         is_same = before is not None and before == after and not is_letting_go
@@ -159,14 +193,17 @@ class GroupMembers:
 
     def remove(self, member_id: str) -> Member:
         """Remove a member."""
-        return self._members.pop(member_id)
+        return self._members.remove(member_id)
 
     def replace(self, member: Member, fresh_id: str) -> None:
         """Give a member another id, at the same place."""
         if self.leader == member.member_id:
             self.leader = fresh_id
-        member.member_id = fresh_id
-        self._members = {each.member_id: each for each in self}
+        self._members.rename(member, fresh_id)
+
+    def assign(self, parts: Mapping[str, bytes]) -> None:
+        """Give each member its assignment of the generation."""
+        self._members.assign(parts)
 
     def next_generation(self) -> None:
         """End the join phase: remove the members that did not join (GRP-13), and begin a
@@ -174,10 +211,11 @@ class GroupMembers:
 
         The oldest member becomes the leader, and stays it until it leaves.
         """
-        self._members = {name: each for name, each in self._members.items() if each.join}
+        for member_id in [each.member_id for each in self if each.join is None]:
+            self._members.remove(member_id)
         self.generation += 1
         self.protocol = self._choose_protocol() if self._members else None
-        self.leader = next(iter(self._members), None)
+        self.leader = next(iter(self.by_id), None)
 
     def clear(self) -> None:
         """Remove all members."""
@@ -215,7 +253,7 @@ class GroupMembers:
 
         Of two with as many votes it is the first in the oldest member's order.
         """
-        votes = dict.fromkeys(_shared(list(self)), 0)
+        votes = dict.fromkeys(self._members.shared(), 0)
         assert votes, "a join that shares no protocol with the others is refused"
         for member in self:
             votes[next(name for name in member.protocols if name in votes)] += 1
@@ -247,14 +285,9 @@ class GroupMembers:
             self.protocol_type, self.generation, self.protocol, self.leader, members=members
         )
 
-    def subscribes_to(self, topic: str) -> bool | None:
-        """Whether a member subscribes to a topic; None if the members' metadata do not say."""
+    def subscribed_topics(self) -> set[str] | None:
+        """The topics that members subscribe to; None if the members' metadata do not say."""
         if self._members and self.protocol_type != CONSUMER:
             return None
         wanted = [member.topics() for member in self]
-        return None if None in wanted else any(topic in topics for topics in wanted if topics)
-
-
-def _shared(members: list[Member]) -> list[str]:
-    first, *others = members
-    return [name for name in first.protocols if all(name in other.protocols for other in others)]
+        return None if None in wanted else set().union(*filter(None, wanted))

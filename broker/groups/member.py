@@ -22,6 +22,10 @@ from minibroker.protocol.subscription import decode_assignment, decode_subscript
 
 CONSUMER: Final = "consumer"  # the protocol type whose metadata is a `Subscription`
 CLIENT_CHARS_MAX: Final = 255  # kept of a client's id, and of its address
+MEMBER_BYTES: Final = 512  # what a member takes beside its names, metadata and assignment
+# Of a member's metadata. To read more would hold up all other clients; that member's subscription
+# counts as unreadable.
+READ_BYTES_MAX: Final = 128 * 1024
 
 Answer = TypeVar("Answer", JoinGroupResponse, SyncGroupResponse)
 
@@ -124,6 +128,17 @@ class Member:
         """When the session ends; never while a request of the member waits."""
         return self.session_ends if self.join is None and self.sync is None else math.inf
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory that the member takes, about."""
+        texts = (self.member_id, self.instance_id or "", *self.client, *self.protocols)
+        return (
+            MEMBER_BYTES
+            + sum(map(len, texts))
+            + sum(map(len, self.protocols.values()))
+            + len(self.assignment)
+        )
+
     def answer_join(self, response: JoinGroupResponse, now: float) -> None:
         """Answer the waiting JOIN, if there is one, and renew the session."""
         if self.join is not None:
@@ -144,17 +159,23 @@ class Member:
     def topics(self) -> set[str] | None:
         """The topics it subscribes to; None if its metadata are not a consumer's or cannot be
         read."""
+        different = set(self.protocols.values())
+        if sum(map(len, different)) > READ_BYTES_MAX:
+            return None
         try:
-            read = [decode_subscription(data) for data in self.protocols.values()]
+            read = [decode_subscription(data) for data in different]
         except ProtocolError:
             return None
         return {topic for subscription in read for topic in subscription.topics}
 
     def is_letting_go(self, protocol: str) -> bool:
-        """Whether it joined with partitions that are not in its assignment. It must give them up
-        and join again, before another member gets them (cooperative rebalancing)."""
+        """Whether it joined with partitions that are not in its assignment, or may have. It must
+        give them up and join again, before another member gets them (cooperative rebalancing)."""
+        metadata = self.protocols.get(protocol, b"")
+        if len(metadata) + len(self.assignment) > READ_BYTES_MAX:
+            return True
         try:
-            owned = decode_subscription(self.protocols.get(protocol, b"")).owned
+            owned = decode_subscription(metadata).owned
             return not set(owned).issubset(decode_assignment(self.assignment).partitions)
         except ProtocolError:
             return False

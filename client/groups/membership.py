@@ -66,7 +66,9 @@ WHAT_TO_CHANGE: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its other members share no"
     " partition.assignment.strategy with this consumer",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "it has as many members as the broker allows"
-    " (group.max.size)",
+    " (group.max.size), or their subscriptions take as much memory as it allows",
+    ErrorCode.MESSAGE_TOO_LARGE: "its subscription is larger than a record of the group may be"
+    " (max.message.bytes of __consumer_offsets)",
     ErrorCode.INVALID_REQUEST: "the broker takes no such group.instance.id",
 }
 

@@ -2,7 +2,7 @@
 
 import trio
 
-from minibroker.broker.turns import Turns, at_once, take_turns, without_pause
+from minibroker.broker.turns import Turn, Turns, at_once, take_turns, without_pause
 
 
 def counting(count: int, seen: list[str]) -> Turns[int]:
@@ -40,3 +40,11 @@ def test_the_items_of_one_turn() -> None:
     """All of them, in order, so many at once."""
     assert list(at_once(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(at_once([], 3)) == []
+
+
+def test_a_turn_is_over_by_work() -> None:
+    """One large item ends it as well as many small ones; the next one begins with nothing."""
+    turn = Turn(10)
+    assert [turn.is_over() for _ in range(11)] == [False] * 9 + [True, False]
+    assert turn.is_over(100)
+    assert not turn.is_over(9)

@@ -183,13 +183,14 @@ def delete(
     group = serving.registry.get(request.group_id, now)
     if group is None:
         return OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
+    subscribed = set() if group.state is State.EMPTY else group.subscribed_topics()
+    if subscribed is None:
+        return OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP)
     offsets = serving.shard.table.offsets(request.group_id)
     refusals = []
     for item in request.partitions:
         name = TopicPartition(item.topic, item.partition)
-        is_read = group.state is not State.EMPTY and group.subscribes_to(item.topic)
-        if is_read is None:
-            return OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP)
+        is_read = item.topic in subscribed
         error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
         if not is_read and name not in offsets and services.image.partition(name) is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -16,7 +16,7 @@ import random
 from dataclasses import replace
 
 from minibroker.broker.groups.group import Group
-from minibroker.broker.groups.group_members import GroupLimits
+from minibroker.broker.groups.group_members import EXPECTED_BYTES, GroupLimits
 from minibroker.broker.groups.member import Client, Ticket
 from minibroker.broker.groups.outbox import Write
 from minibroker.broker.groups.records import GroupMetadata
@@ -198,6 +198,9 @@ class World:
     def check(self) -> None:
         """What must hold after every step."""
         group = self.group
+        held_bytes = sum(member.held_bytes for member in group.members.values())
+        expected = group.held_bytes - held_bytes
+        assert expected >= 0 == expected % EXPECTED_BYTES, "the memory is miscounted"
         if group.state is not self._seen_state:
             self.transitions.add((self._seen_state, group.state))
             self._seen_state = group.state

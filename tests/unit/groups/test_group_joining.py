@@ -5,11 +5,22 @@ from typing import Any
 
 import pytest
 
+from minibroker.broker.groups.group_members import EXPECTED_BYTES, PROTOCOLS_MAX
 from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import JoinedMember
 from minibroker.protocol.subscription import Subscription, encode_subscription
-from tests.unit.groups.grouping import CLIENT, JOIN, LIMITS, MEANT, Bench, joined, protocols, synced
+from tests.unit.groups.grouping import (
+    CLIENT,
+    JOIN,
+    LIMITS,
+    MEANT,
+    SESSION_S,
+    Bench,
+    joined,
+    protocols,
+    synced,
+)
 
 OTHER = encode_subscription(Subscription(("t", "u")))
 
@@ -268,6 +279,67 @@ def test_a_full_group_takes_no_more() -> None:
     assert joined(bench.join()).error == ErrorCode.MEMBER_ID_REQUIRED
 
 
+def test_a_member_offers_few_protocols() -> None:
+    """A member that offers more than PROTOCOLS_MAX is refused, before anything is kept of it."""
+    bench = Bench()
+    names = [f"p{number}" for number in range(PROTOCOLS_MAX + 1)]
+    refused = joined(bench.join(protocols=protocols(*names)))
+    assert refused.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert bench.group.held_bytes == 0
+    bench.enter(protocols=protocols(*names[1:]))
+    assert joined(bench.join(protocols=protocols(*names))).error == refused.error
+
+
+def test_metadata_that_no_record_can_hold_are_refused() -> None:
+    """A generation is one record: metadata larger than that could never be stored."""
+    bench = Bench(LIMITS._replace(record_bytes_max=1000))
+    refused = joined(bench.join(protocols=protocols("a", metadata=bytes(1001))))
+    assert refused.error == ErrorCode.MESSAGE_TOO_LARGE
+    bench.enter(protocols=protocols("a", "b", metadata=bytes(1000)))
+
+
+def test_the_memory_of_a_group_is_limited() -> None:
+    """GROUP_MAX_SIZE_REACHED for a member that the group's memory does not suffice for. Members may
+    join again as they are, but not with more."""
+    bench = Bench(LIMITS._replace(record_bytes_max=1000))
+    half = protocols("a", metadata=bytes(1000))
+    names = [bench.enter(protocols=half)[0] for _ in range(5)]
+    too_much = joined(bench.join(instance_id="i", protocols=half))
+    assert too_much.error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.group.held_bytes <= 8000
+    bench.wait(0.5)
+    assert bench.join(names[0], protocols=half).answer is not None
+    more = protocols("a", "b", metadata=bytes(1000))
+    assert joined(bench.join(names[0], protocols=more)).error == ErrorCode.GROUP_MAX_SIZE_REACHED
+    for name in names:
+        bench.leave(name)
+    assert bench.group.held_bytes == 0
+    bench.enter(protocols=half)
+
+
+def test_ids_that_nobody_joins_with_are_limited() -> None:
+    """They take memory, too, until they expire."""
+    bench = Bench(LIMITS._replace(size_max=10_000, record_bytes_max=1000))
+    answers = [joined(bench.join()).error for _ in range(100)]
+    given = answers.count(ErrorCode.MEMBER_ID_REQUIRED)
+    assert given == 8000 // EXPECTED_BYTES
+    assert set(answers[given:]) == {ErrorCode.GROUP_MAX_SIZE_REACHED}
+    bench.wait(SESSION_S)
+    assert joined(bench.join()).error == ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_assignments_for_strangers_are_dropped() -> None:
+    """A leader may assign to anybody; the group keeps what is for its members."""
+    bench = Bench()
+    names = bench.completing()
+    before = bench.group.held_bytes
+    bench.sync(names[0], {names[0]: b"part", "stranger": bytes(1000)})
+    (write,) = bench.group.pop_writes()
+    bench.group.written(write.token, bench.now)
+    assert [each.assignment for each in write.value.members] == [b"part", b""]
+    assert bench.group.held_bytes == before + len(b"part")
+
+
 @pytest.mark.parametrize("state", [State.COMPLETING_REBALANCE, State.STABLE])
 def test_a_join_sent_again_gets_the_running_generation(state: State) -> None:
     """A follower whose answer was lost asks the same again, and no rebalance comes of it."""
@@ -351,16 +423,14 @@ def test_only_the_newest_sync_of_a_member_waits() -> None:
 def test_what_the_group_reads_is_known_from_its_members() -> None:
     """A topic counts as read if any member wants it; for other kinds of groups nobody knows."""
     bench = Bench()
-    assert bench.group.subscribes_to("t") is False
+    assert bench.group.subscribed_topics() == set()
     bench.stable()
     bench.enter(protocols=protocols("range", metadata=OTHER))
-    assert bench.group.subscribes_to("t") is True
-    assert bench.group.subscribes_to("u") is True
-    assert bench.group.subscribes_to("v") is False
+    assert bench.group.subscribed_topics() == {"t", "u"}
     for options in ({"protocol_type": "connect"}, {"protocols": protocols("range", metadata=b"?")}):
         bench = Bench()
         bench.stable(**options)
-        assert bench.group.subscribes_to("t") is None
+        assert bench.group.subscribed_topics() is None
 
 
 def test_a_description_tells_what_members_read_once_that_is_settled() -> None:

@@ -86,6 +86,7 @@ JOIN_TABLE = [
     (ErrorCode.FENCED_INSTANCE_ID, NextStep.STOP, State.OUT, True, False),
     (ErrorCode.GROUP_MAX_SIZE_REACHED, NextStep.STOP, State.OUT, True, False),
     (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NextStep.STOP, State.OUT, True, False),
+    (ErrorCode.MESSAGE_TOO_LARGE, NextStep.STOP, State.OUT, True, False),
 ]
 
 
