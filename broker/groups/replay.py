@@ -1,16 +1,26 @@
 """Reading records of the offsets topic from the log, a chunk at a time.
 
-A chunk is so small that its replay takes only a few milliseconds of the loop; but a batch, which
-one request has made, is read as a whole whatever its size. The reader verifies checksums and the
-order of offsets itself; the records of the broker's other reads are verified by the receiver.
+A chunk is so small that its replay takes only a few milliseconds of the loop. One request, such as
+a commit for all partitions of a cluster, may have made a batch with many more records; its chunks
+are parts of the batch. The reader verifies checksums and the order of offsets itself; the records
+of the broker's other reads are verified by the receiver.
 """
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from minibroker.broker.log.log import Log
-from minibroker.protocol.constants import NO_EPOCH, ErrorCode
-from minibroker.protocol.records.batch import InvalidBatch, has_valid_crc, iterate_headers
+from minibroker.broker.turns import AT_ONCE
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_EPOCH, ErrorCode
+from minibroker.protocol.records.batch import (
+    BatchHeader,
+    InvalidBatch,
+    has_valid_crc,
+    iterate_headers,
+)
+from minibroker.protocol.records.compression import NONE
 from minibroker.protocol.records.record import Record, decode_records
+from minibroker.protocol.records.varint import VARINT_BYTES_MAX, decode_varint
 
 CHUNK_BYTES: Final = 16 * 1024
 
@@ -23,8 +33,9 @@ class Chunk(NamedTuple):
     leader_epoch: int
 
 
-def read_chunk(log: Log, offset: int, end_offset: int) -> Chunk:
-    """Return the records from `offset` on, below `end_offset`; none if there is no whole batch.
+def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
+    """Yield the records from `offset` on, below `end_offset`, of one read of the log; nothing if
+    there is no whole batch.
 
     Raises `InvalidBatch` for damaged bytes, `Refused` or `StaleSlice` if the segment cannot be
     opened for now, and `OSError` for errors of the disk.
@@ -42,6 +53,41 @@ def read_chunk(log: Log, offset: int, end_offset: int) -> Chunk:
         if not has_valid_crc(batch, header):
             what = f"the checksum of the batch at offset {header.base_offset} is wrong"
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, what)
-        records += decode_records(batch, header)
-        next_offset, leader_epoch = header.next_offset, header.leader_epoch
-    return Chunk(records, next_offset, leader_epoch)
+        for some in _parts_of(batch, header):
+            if records and len(records) + len(some) > AT_ONCE:
+                yield Chunk(records, next_offset, leader_epoch)
+                records = []
+            records += some
+            next_offset, leader_epoch = records[-1].offset + 1, header.leader_epoch
+        next_offset = header.next_offset
+    if next_offset != offset:
+        yield Chunk(records, next_offset, leader_epoch)
+
+
+def _parts_of(batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:
+    """Yield the records of a batch, at most `AT_ONCE` at a time. (Brokers, which alone write these
+    batches, do not compress them.)"""
+    if header.record_count <= AT_ONCE or header.compression != NONE:
+        yield decode_records(batch, header)
+        return
+    body = bytes(batch[BATCH_HEADER_BYTES:])
+    start, left = 0, header.record_count
+    while left:
+        count = min(left, AT_ONCE)
+        left -= count
+        end = _end_of(body, start, count) if left else len(body)
+        part = bytes(BATCH_HEADER_BYTES) + body[start:end]
+        size = header.batch_length - len(batch) + len(part)
+        yield decode_records(part, header._replace(record_count=count, batch_length=size))
+        start = end
+
+
+def _end_of(body: bytes, at: int, count: int) -> int:
+    """Return the position behind `count` records."""
+    try:
+        for _ in range(count):
+            size, at = decode_varint(body, at, VARINT_BYTES_MAX)
+            at += max(0, size)
+    except (IndexError, ValueError) as error:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the records are cut short") from error
+    return at

@@ -19,7 +19,7 @@ text in UTF-16.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from minibroker.broker.errors import Refused
@@ -33,7 +33,7 @@ from minibroker.broker.groups.records import (
     encode_value,
 )
 from minibroker.broker.groups.registry import GroupRegistry
-from minibroker.broker.groups.replay import read_chunk
+from minibroker.broker.groups.replay import Chunk, read_chunks
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.replication.partition import Partition
@@ -74,6 +74,7 @@ class Shard:
         self._append = append
         self.table = OffsetTable()
         self.replayed_end = partition.log.log_start
+        self._chunks: Iterator[Chunk] = iter(())  # of the last read, not replayed yet
         self.registry: GroupRegistry | None = None
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
         self._looked_up_to = self.replayed_end  # replay was tried up to here, successfully or not
@@ -142,12 +143,16 @@ class Shard:
             self.stop_serving(now)
             self.table = OffsetTable()
             self.replayed_end, self._replayed_epoch = log.log_start, NO_EPOCH
+            self._chunks = iter(())
             self._looked_up_to = self.replayed_end
         if self.replayed_end >= end:
             return False
         self._looked_up_to = end
         try:
-            chunk = read_chunk(log, self.replayed_end, end)
+            chunk = next(self._chunks, None)
+            if chunk is None or not _is_in(log, chunk):
+                self._chunks = read_chunks(log, self.replayed_end, end)
+                chunk = next(self._chunks, None)
         except (InvalidBatch, Refused, StaleSlice) as error:  # no descriptor is free: tried again
             if not self.is_broken:
                 self.is_broken = True
@@ -158,14 +163,14 @@ class Shard:
                     error,
                 )
             return False
+        if chunk is None:
+            return False
         for offset, _, key, value, _ in chunk.records:
             decoded = decode(key, value)
             if isinstance(decoded, Unreadable):
                 self._skip(offset, decoded)
             else:
                 self.table.replay(offset, *decoded)
-        if chunk.next_offset == self.replayed_end:
-            return False
         self.replayed_end, self._replayed_epoch = chunk.next_offset, chunk.leader_epoch
         self._looked_up_to = self.replayed_end
         self.is_broken = False
@@ -213,6 +218,12 @@ class Shard:
         if not leader.is_acknowledgeable(self.partition.settings.min_insync_replicas):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+
+def _is_in(log: Log, chunk: Chunk) -> bool:
+    """Whether a chunk that was read a while ago is still in the log."""
+    last = chunk.next_offset - 1
+    return last < log.log_end and _epoch_of(log, last) == chunk.leader_epoch
 
 
 def _epoch_of(log: Log, offset: int) -> int:

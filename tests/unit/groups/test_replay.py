@@ -1,5 +1,6 @@
 """Reading the offsets topic back: what cannot be read, and how long it takes."""
 
+import itertools
 import logging
 from dataclasses import replace
 
@@ -8,11 +9,18 @@ import trio
 import trio.testing
 
 from minibroker.broker.groups import replay
-from minibroker.broker.groups.records import OffsetKey, encode_key
+from minibroker.broker.groups.records import (
+    CommittedOffset,
+    OffsetKey,
+    encode_key,
+    encode_value,
+)
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.groups import HeartbeatRequest
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
 from tests.unit.groups.keeping import TWO, Keeper, error_of, keeping, state_of_offsets, turn
 from tests.unit.node import ROOT
 
@@ -97,7 +105,7 @@ def test_a_rotted_header_ends_a_chunk(at: int) -> None:
     replayed, told = 0, ""
     while replayed < 5 and not told:
         try:
-            replayed = replay.read_chunk(log, replayed, 5).next_offset
+            replayed = next(replay.read_chunks(log, replayed, 5)).next_offset
         except InvalidBatch as invalid:
             told = str(invalid)
     assert replayed <= 2
@@ -112,7 +120,7 @@ async def test_a_long_log_does_not_hold_the_loop_up(
     for number in range(100):
         batch = encode_batch([(0, encode_key(OffsetKey("g", "t", number)), None, ())] * 50)
         keeper.offsets.append_as_leader(memoryview(batch), -1, 0.0, 1_000)
-    chunk = replay.read_chunk(keeper.offsets.log, 0, 2**31)
+    chunk = next(replay.read_chunks(keeper.offsets.log, 0, 2**31))
     assert 0 < len(chunk.records) < 1000
     turns = 0
     async with trio.open_nursery() as nursery:
@@ -122,3 +130,54 @@ async def test_a_long_log_does_not_hold_the_loop_up(
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     assert turns >= 5000 / len(chunk.records)
+
+
+def offsets_batch(first: int, count: int, offset: int) -> memoryview:
+    """A batch that commits one offset for each of these partitions of t."""
+    value = encode_value(CommittedOffset(offset))
+    keys = [encode_key(OffsetKey("g", "t", number)) for number in range(first, first + count)]
+    return memoryview(encode_batch([(0, key, value, ()) for key in keys]))
+
+
+async def test_a_large_batch_is_replayed_in_parts(autojump_clock: trio.testing.MockClock) -> None:
+    """One commit for many partitions is one batch. Its replay lets others run in between, and
+    leaves nothing out."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        shard = keeper.shard
+        await keeper.commit(1, "before")
+        for round_ in range(2):
+            keeper.offsets.append_as_leader(offsets_batch(0, 1800, round_), -1, 0.0, 1_000)
+        keeper.offsets.append_as_leader(offsets_batch(1800, 1, 7), -1, 0.0, 1_000)
+        ends = [shard.replayed_end]
+        while shard.catch_up(trio.current_time()):
+            ends.append(shard.replayed_end)
+        ends.append(shard.replayed_end)
+    assert ends[-1] == keeper.offsets.log.log_end == 3602
+    steps = [after - before for before, after in itertools.pairwise(ends)]
+    assert 0 < min(steps) <= max(steps) <= AT_ONCE
+    told = shard.table.offsets("g")
+    assert [told[TopicPartition("t", number)].offset for number in range(1800)] == [1] * 1800
+    assert told[TopicPartition("t", 1800)].offset == 7
+
+
+async def test_what_was_read_ahead_of_a_cut_is_not_replayed(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch that was read, but not replayed yet, when an unclean election cut it off: the one in
+    its place counts."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        first = encode_batch([(0, encode_key(OffsetKey("g", "t", 0)), None, ())] * 300)
+        keeper.offsets.append_as_leader(memoryview(first), -1, 0.0, 1_000)
+        keeper.offsets.append_as_leader(offsets_batch(0, 210, 8), -1, 0.0, 1_000)
+        shard = keeper.shard
+        assert shard.catch_up(0.0)
+        assert shard.replayed_end == 300, "the second batch was read, too"
+        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        keeper.offsets.log.truncate_to(300, 0)
+        keeper.apply(state_of_offsets(epochs=(2, 2)))
+        keeper.offsets.append_as_leader(offsets_batch(300, 210, 9), -1, 0.0, 1_000)
+        await turn()
+    assert {item.offset for item in keeper.shard.table.offsets("g").values()} == {9}
+    assert "starting again" not in caplog.text
