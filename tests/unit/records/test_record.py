@@ -1,5 +1,6 @@
 """Records come back as they were sent, and bytes that are no records are refused."""
 
+import math
 import struct
 
 import pytest
@@ -8,7 +9,13 @@ from hypothesis import strategies as st
 
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import InvalidBatch, has_valid_crc, read_header
-from minibroker.protocol.records.record import decode_records, encode_batch, encode_values
+from minibroker.protocol.records.record import (
+    RecordToSend,
+    decode_records,
+    encode_batch,
+    encode_batch_in_turns,
+    encode_values,
+)
 
 contents = st.one_of(st.none(), st.binary(max_size=200))
 records = st.tuples(
@@ -169,3 +176,23 @@ def test_more_values_than_the_tables_have():
     """Offsets of three bytes, and a codec, by the short way too."""
     values = [b"%d" % n for n in range(20_000)]
     assert sent(encode_values(values, 7, compression=4)) == [(7, None, v, ()) for v in values]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5000])
+def test_a_batch_encoded_in_turns_is_the_same(size: int) -> None:
+    """However many records each turn encodes, beyond the numbers that tables hold, too."""
+    records: list[RecordToSend] = [
+        (1000 + number % 7, b"k" * (number % 3) or None, b"v" * (number % 5) or None, ())
+        for number in range(9000)
+    ]
+    encoding = encode_batch_in_turns(records[at : at + size] for at in range(0, 9000, size))
+    pauses = 0
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as end:
+            batch = end.value
+            break
+        pauses += 1
+    assert batch == encode_batch(records)
+    assert pauses == math.ceil(9000 / size)
