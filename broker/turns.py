@@ -41,6 +41,7 @@ class Turn:
     def __init__(self, work_max: int = AT_ONCE) -> None:
         self._work_max = work_max
         self._done = 0
+        self.pauses = 0
 
     def is_over(self, work: int = 1) -> bool:
         """Add work, as a number of plain items; return whether to pause now."""
@@ -48,6 +49,7 @@ class Turn:
         if self._done < self._work_max:
             return False
         self._done = 0
+        self.pauses += 1
         return True
 
 
@@ -70,6 +72,11 @@ def without_pause(computation: Turns[Result]) -> Result:
         except StopIteration as end:
             result: Result = end.value
             return result
+
+
+def in_turns_if(is_long: bool, computation: Turns[Result]) -> Result | Turns[Result]:
+    """Return a long computation as it is, and the result of one that takes one turn at most."""
+    return computation if is_long else without_pause(computation)
 
 
 async def do_step(step: Step, in_worker: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Any:

@@ -15,7 +15,7 @@ its middle.
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Final, NamedTuple
@@ -26,12 +26,13 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.group_members import GroupLimits
-from minibroker.broker.groups.records import Key, Value, is_storable
+from minibroker.broker.groups.records import Key, is_storable
 from minibroker.broker.groups.registry import GroupRegistry
-from minibroker.broker.groups.shard import Shard, partition_of
+from minibroker.broker.groups.shard import Records, Shard, partition_of
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import ROLES, Replicas
+from minibroker.broker.turns import at_once
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 FOLLOW_INTERVAL_S: Final = 1.0
 GROUPS_AT_ONCE: Final = 50  # handled between two checkpoints, at which other tasks run
 TOMBSTONES_PER_BATCH: Final = 500
+WARNING_INTERVAL_MS: Final = 60_000
 # The errors on which a client gives up its membership, or stops because another took its place.
 PUT_OUT: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
@@ -94,6 +96,7 @@ class Coordinator:
         )
         self._retention_at = math.inf
         self._is_to_review = False
+        self._warned_at_ms = -WARNING_INTERVAL_MS
 
     # -- for handlers
 
@@ -195,17 +198,53 @@ class Coordinator:
             is_loading |= shard.registry is None and shard.leader is not None
         return found, is_loading
 
-    def append(self, shard: Shard, records: list[tuple[Key, Value | None]], now: float) -> int:
+    def append(self, shard: Shard, records: Records, now: float) -> int:
         """Append records for groups of a shard; see `Shard.append`."""
         return shard.append(records, now, self._wall_ms())
 
-    def drop(self, shard: Shard, keys: list[Key], now: float) -> int:
+    def append_encoded(self, shard: Shard, batch: memoryview, records: Records, now: float) -> int:
+        """Append the batch that `Shard.encode` made of these records."""
+        return shard.append_encoded(batch, records, now, self._wall_ms())
+
+    def drop(self, shard: Shard, keys: Sequence[Key], now: float) -> int:
         """Append tombstones for these keys, at least one; as `append`."""
         end = shard.replayed_end
-        for first in range(0, len(keys), TOMBSTONES_PER_BATCH):
-            batch = keys[first : first + TOMBSTONES_PER_BATCH]
-            end = self.append(shard, [(key, None) for key in batch], now)
+        for some in at_once(keys, TOMBSTONES_PER_BATCH):
+            end = self.append(shard, [(key, None) for key in some], now)
         return end
+
+    def catch_up(self, shard: Shard, now: float) -> None:
+        """Replay a chunk of what is committed, for a request that waits; `run` does the rest."""
+        if shard.catch_up(now):
+            self.review()
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that all groups on this broker take, about."""
+        return sum(shard.held_bytes for shard in self._shards.values())
+
+    def check_room(self, growth: int) -> None:
+        """Raise `Refused` if groups would take more than `group.coordinator.max.bytes`.
+
+        COORDINATOR_NOT_AVAILABLE is what clients try again: a member of another group, whose join
+        is refused because of this one, must not end by it.
+        """
+        held_bytes_max = self._config.group_coordinator_max_bytes
+        if growth > 0 and self.held_bytes + growth > held_bytes_max:
+            self._warn_of_memory(held_bytes_max)
+            what = f"groups take {held_bytes_max} bytes (group.coordinator.max.bytes)"
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, what)
+
+    def _warn_of_memory(self, held_bytes_max: int) -> None:
+        """Tell the operator, at most once a minute."""
+        now_ms = self._wall_ms()
+        if abs(now_ms - self._warned_at_ms) >= WARNING_INTERVAL_MS:
+            self._warned_at_ms = now_ms
+            logger.warning(
+                "Groups take group.coordinator.max.bytes=%d: joins and commits that need more are"
+                " refused. Delete groups that are not used, or raise it",
+                held_bytes_max,
+            )
 
     def fresh_id(self, prefix: str) -> str:
         """Return a new id for a member, which begins with `prefix`: its client or instance id."""

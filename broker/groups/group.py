@@ -28,7 +28,7 @@ number from it.
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from minibroker.broker.groups.group_members import GroupLimits, GroupMembers
@@ -143,18 +143,34 @@ class Group:
 
     def leave(self, leaving: LeavingMember, now: float) -> ErrorCode:
         """Remove a member: by its id, or a static one by its instance id alone."""
+        return self.leave_all((leaving,), now)[0]
+
+    def leave_all(self, leaving: Sequence[LeavingMember], now: float) -> list[ErrorCode]:
+        """Remove members, as `leave` does, and return the error for each, or NONE."""
         if self.state is State.DEAD:
-            return self._died_of
-        if self._members.forget(leaving.member_id):
+            return [self._died_of] * len(leaving)
+        errors = []
+        gone: dict[str, None] = {}
+        was_expected = False
+        for each in leaving:
+            member_id = each.member_id
+            if self._members.forget(member_id):
+                was_expected = True
+                errors.append(ErrorCode.NONE)
+                continue
+            if not member_id and (static := self._members.static(each.instance_id)):
+                member_id = static.member_id
+            error = self._members.unknown(member_id, each.instance_id)
+            if member_id in gone:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif not error:
+                gone[member_id] = None
+            errors.append(error)
+        if gone:
+            self._remove(gone, now)
+        elif was_expected:
             self._complete_if_joined(now)
-            return ErrorCode.NONE
-        member_id = leaving.member_id
-        if not member_id and (static := self._members.static(leaving.instance_id)):
-            member_id = static.member_id
-        if error := self._members.unknown(member_id, leaving.instance_id):
-            return error
-        self._remove([member_id], now)
-        return ErrorCode.NONE
+        return errors
 
     def delete(self, now: float) -> ErrorCode:
         """Delete an empty group. The caller appends the tombstones, and drops the group when their

@@ -30,6 +30,11 @@ from minibroker.broker.groups.records import (
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
+# What an offset, a stored group and a pending key take in memory beside their texts.
+OFFSET_BYTES: Final = 300
+GROUP_BYTES: Final = 500
+PENDING_BYTES: Final = 300
+
 _NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({})
 
 
@@ -43,6 +48,7 @@ class OffsetTable:
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
         # The offset of the newest record that is appended and not replayed.
         self._pending: dict[Key, int] = {}
+        self._stored_bytes = 0  # of `_offsets` and `_groups`, about
 
     # -- changes
 
@@ -53,26 +59,35 @@ class OffsetTable:
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
             self._set_offset(key, value)
-        elif value is None:
-            self._groups.pop(key.group_id, None)
-        else:
+            return
+        before = self._groups.get(key.group_id)
+        if before is not None:
+            self._stored_bytes -= _group_bytes(key.group_id, before)
+        if value is not None:
             assert isinstance(value, GroupMetadata)
             self._groups[key.group_id] = value
+            self._stored_bytes += _group_bytes(key.group_id, value)
+        elif before is not None:
+            del self._groups[key.group_id]
 
     def _set_offset(self, key: OffsetKey, value: CommittedOffset | None) -> None:
         group_id, topic, partition = key
         offsets = self._offsets.get(group_id)
         name = TopicPartition(topic, partition)
-        is_known = offsets is not None and name in offsets
+        before = None if offsets is None else offsets.get(name)
         if value is not None:
             if offsets is None:
                 offsets = self._offsets[group_id] = {}
+                self._stored_bytes += _group_bytes(group_id)
             offsets[name] = value
-            self._topics[topic] += not is_known
-        elif offsets is not None and is_known:
+            self._topics[topic] += before is None
+            self._stored_bytes += _offset_bytes(topic, value) - _offset_bytes(topic, before)
+        elif offsets is not None and before is not None:
             del offsets[name]
+            self._stored_bytes -= _offset_bytes(topic, before)
             if not offsets:
                 del self._offsets[group_id]
+                self._stored_bytes -= _group_bytes(group_id)
             self._topics[topic] -= 1
             if not self._topics[topic]:
                 del self._topics[topic]
@@ -122,15 +137,28 @@ class OffsetTable:
         """Return how many groups and how many offsets there are."""
         return len(self.group_ids), sum(self._topics.values())
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory that all of it takes, about."""
+        return self._stored_bytes + PENDING_BYTES * len(self._pending)
+
+    def growth(self, key: OffsetKey, value: CommittedOffset) -> int:
+        """Return how many more bytes are held once this offset is committed, about. A group's
+        first offset takes more."""
+        before = self.offsets(key.group_id).get(TopicPartition(key.topic, key.partition))
+        return _offset_bytes(key.topic, value) - _offset_bytes(key.topic, before)
+
     # -- keys for tombstones
 
     def of_group(self, group_id: str) -> list[Key]:
         """Return the keys of all records of a group, pending ones too."""
-        keys: set[Key] = {OffsetKey(group_id, *name) for name in self.offsets(group_id)}
-        keys.update(key for key in self._pending if key.group_id == group_id)
+        # A dict, since the order of a set differs from run to run.
+        keys: dict[Key, None] = {}
         if group_id in self._groups:
-            keys.add(GroupKey(group_id))
-        return sorted(keys)
+            keys[GroupKey(group_id)] = None
+        keys.update((OffsetKey(group_id, *name), None) for name in self.offsets(group_id))
+        keys.update((key, None) for key in self._pending if key.group_id == group_id)
+        return list(keys)
 
     def of_topics(self, topics: Collection[str]) -> list[OffsetKey]:
         """Return the keys of all offsets of these topics, pending ones too."""
@@ -166,3 +194,13 @@ class OffsetTable:
             if is_old and len(gone) == len(offsets) and not self.is_pending(GroupKey(group_id)):
                 keys.append(GroupKey(group_id))
         return keys
+
+
+def _offset_bytes(topic: str, value: CommittedOffset | None) -> int:
+    return 0 if value is None else OFFSET_BYTES + len(topic) + len(value.metadata)
+
+
+def _group_bytes(group_id: str, value: GroupMetadata | None = None) -> int:
+    members = () if value is None else value.members
+    contents = sum(len(each.subscription) + len(each.assignment) for each in members)
+    return GROUP_BYTES * (1 + len(members)) + len(group_id) + contents

@@ -79,6 +79,9 @@ class GroupRegistry:
         self._append = append
         self._wake = wake
         self._groups: dict[str, Group] = {}
+        self._held_by: dict[str, int] = {}  # bytes, by group
+        self.held_bytes = 0
+        self._deleting: set[str] = set()
         self._tickets: dict[str, list[Ticket[Any]]] = {}  # to be woken
         self._waiting: deque[_Waiting] = deque()  # in order of end offset, and of deadline
         # A heap of times to look at groups, never later than their deadlines. An entry is outdated
@@ -119,10 +122,11 @@ class GroupRegistry:
         return [group_id for group_id in self._table.group_ids if group_id not in self._groups]
 
     def listed(self) -> Iterator[ListedGroup]:
-        """All groups, live or stored."""
-        for group_id, group in self._groups.items():
+        """All groups, live or stored. The caller may wait between two."""
+        idle = self.idle
+        for group_id, group in list(self._groups.items()):
             yield ListedGroup(group_id, group.protocol_type, group.state)
-        for group_id in self.idle:
+        for group_id in idle:
             metadata = self._table.metadata(group_id)
             protocol_type = "" if metadata is None else metadata.protocol_type
             yield ListedGroup(group_id, protocol_type, State.EMPTY)
@@ -136,7 +140,9 @@ class GroupRegistry:
                 self._store(group, write, now)
         self._wake_answered(group.group_id)
         group_id, deadline = group.group_id, group.deadline
+        self._set_held(group_id, group.held_bytes)
         is_unused = group.state in (State.EMPTY, State.DEAD) and deadline == math.inf
+        is_unused = is_unused and group_id not in self._deleting
         if is_unused and not any(item.group is group for item in self._waiting):
             if self._groups.get(group_id) is group:
                 self._drop(group_id)
@@ -145,6 +151,11 @@ class GroupRegistry:
             if deadline < self._moment_of.get(group_id, math.inf):
                 self._moment_of[group_id] = deadline
                 heapq.heappush(self._moments, (deadline, group_id))
+
+    def _set_held(self, group_id: str, size: int) -> None:
+        self.held_bytes += size - self._held_by.pop(group_id, 0)
+        if size:
+            self._held_by[group_id] = size
 
     def _drop(self, group_id: str) -> None:
         """Drop a group. Remove outdated heap entries once they are more than half."""
@@ -216,15 +227,24 @@ class GroupRegistry:
                 group.tick(now)
             self.follow_up(group, now)
 
-    def delete(self, group_id: str, now: float) -> ErrorCode:
-        """Delete a group that has no members; the caller appends its tombstones."""
+    def begin_delete(self, group_id: str, now: float) -> ErrorCode:
+        """Begin to delete a group that has no members; the caller appends its tombstones. Until
+        `end_delete`, requests of the group are answered COORDINATOR_NOT_AVAILABLE."""
         group = self.get(group_id, now)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         error = group.delete(now)
         if not error:
+            self._deleting.add(group_id)
             self.follow_up(group, now)
         return error
+
+    def end_delete(self, group_id: str, now: float) -> None:
+        """Handle that all tombstones of a group are appended, or one was refused: from then on the
+        log says whether the group exists."""
+        self._deleting.discard(group_id)
+        if group := self._groups.get(group_id):
+            self.follow_up(group, now)
 
     def statistics(self) -> tuple[int, int]:
         """Return how many groups are live, and how many deadlines are recorded, including outdated
@@ -237,6 +257,9 @@ class GroupRegistry:
             group.close(ErrorCode.NOT_COORDINATOR, now)
             self._wake_answered(group.group_id)
         self._groups.clear()
+        self._held_by.clear()
+        self.held_bytes = 0
+        self._deleting.clear()
         self._waiting.clear()
         self._moments.clear()
         self._moment_of.clear()

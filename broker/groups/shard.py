@@ -19,7 +19,9 @@ text in UTF-16.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from operator import mul
 from typing import Final, TypeAlias
 
 from minibroker.broker.errors import Refused
@@ -38,25 +40,32 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Leader, Offline
-from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, ErrorCode
-from minibroker.protocol.records.batch import InvalidBatch
-from minibroker.protocol.records.record import RecordToSend, encode_batch
+from minibroker.broker.turns import Turns, at_once, without_pause
+from minibroker.protocol.constants import ACKS_ALL, BATCH_HEADER_BYTES, NO_EPOCH, ErrorCode
+from minibroker.protocol.records.batch import RECORD_BYTES_MIN, InvalidBatch
+from minibroker.protocol.records.record import RecordToSend, encode_batch_in_turns
 from minibroker.protocol.types import StaleSlice
 
 logger = logging.getLogger(__name__)
 
 UNREADABLE_CHARS_MAX: Final = 200  # of the reason, in a log line about a record
 _INT_MIN: Final = -(2**31)
+_NATIVE_UTF_16: Final = f"utf-16-{sys.byteorder[0]}e"
+# 31 to the power of 255 and down to 0: the factors of the characters of a Java hash.
+_POWERS: Final = [31**exponent % 2**32 for exponent in reversed(range(256))]
 
+Records: TypeAlias = Sequence[tuple[Key, Value | None]]
 Append: TypeAlias = Callable[[Partition, memoryview, int, float, int], Appended]
 
 
 def partition_of(group_id: str, partition_count: int) -> int:
     """Return the number of a group's partition."""
     number = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        number = (number * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    units = memoryview(group_id.encode(_NATIVE_UTF_16, "surrogatepass")).cast("H")
+    for first in range(0, len(units), len(_POWERS)):
+        some = units[first : first + len(_POWERS)]
+        powers = _POWERS[len(_POWERS) - len(some) :]
+        number = (number * pow(31, len(some), 2**32) + sum(map(mul, some, powers))) % 2**32
     if number >= 2**31:
         number -= 2**32
     return 0 if number == _INT_MIN else abs(number) % partition_count
@@ -85,6 +94,12 @@ class Shard:
         """The role of leader, if this broker has it."""
         role = self.partition.role
         return role if isinstance(role, Leader) else None
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that its groups take, about."""
+        live_bytes = 0 if self.registry is None else self.registry.held_bytes
+        return self.table.held_bytes + live_bytes
 
     # -- reading
 
@@ -195,14 +210,37 @@ class Shard:
 
     # -- writing
 
-    def append(self, records: list[tuple[Key, Value | None]], now: float, now_ms: int) -> int:
+    def append(self, records: Records, now: float, now_ms: int) -> int:
         """Append records as one batch. Return the offset after them: they are committed once all
         below is replayed. Raises `Refused` as the partition does."""
-        encoded: list[RecordToSend] = [
-            (now_ms, encode_key(key), None if value is None else encode_value(value), ())
-            for key, value in records
-        ]
-        batch = memoryview(encode_batch(encoded))
+        batch = without_pause(self.encode(records, now_ms))
+        return self.append_encoded(batch, records, now, now_ms)
+
+    def encode(self, records: Records, now_ms: int) -> Turns[memoryview]:
+        """Return the batch of these records, at least one.
+
+        Raises `Refused` (MESSAGE_TOO_LARGE) for more than the partition takes, before the batch is
+        made.
+        """
+        lists = self._encoded(records, now_ms)
+        return memoryview((yield from encode_batch_in_turns(lists)))
+
+    def _encoded(self, records: Records, now_ms: int) -> Iterator[list[RecordToSend]]:
+        size, size_max = BATCH_HEADER_BYTES, self.partition.settings.max_message_bytes
+        for some in at_once(records):
+            encoded: list[RecordToSend] = []
+            for key, value in some:
+                name = encode_key(key)
+                content = None if value is None else encode_value(value)
+                size += RECORD_BYTES_MIN + len(name) + len(content or b"")
+                if size > size_max:
+                    what = f"a batch for groups has at most {size_max} bytes (max.message.bytes)"
+                    raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what)
+                encoded.append((now_ms, name, content, ()))
+            yield encoded
+
+    def append_encoded(self, batch: memoryview, records: Records, now: float, now_ms: int) -> int:
+        """Append the batch of these records; see `append`."""
         appended = self._append(self.partition, batch, ACKS_ALL, now, now_ms)
         for offset, (key, _) in enumerate(records, appended.base_offset):
             self.table.add_pending(key, offset)

@@ -1,9 +1,11 @@
 """Properties of consumer groups: the topic that stores them, and times for members and offsets."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from minibroker.broker.config_property import INT_MAX, Kind, setting
 
+MIB: Final = 1024 * 1024
 STORED_TEXT_BYTES_MAX = 2**15 - 1  # of any text in a record of the offsets topic
 
 
@@ -94,4 +96,13 @@ class Groups:
         "Members that a group may have.",
         low=1,
         high=INT_MAX,
+    )
+    group_coordinator_max_bytes: int = setting(
+        "group.coordinator.max.bytes",
+        Kind.INT,
+        512 * MIB,
+        "Memory for groups, their members and committed offsets on a broker, about; joins and "
+        "commits that need more are refused until it suffices.",
+        unit="bytes",
+        low=MIB,
     )

@@ -11,10 +11,13 @@ the log ends; a consumer learns from its first fetch that the offset is out of r
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
+import trio
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Serving
+from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
     INT32_MAX,
     CommittedOffset,
@@ -23,9 +26,12 @@ from minibroker.broker.groups.records import (
     Value,
 )
 from minibroker.broker.groups.registry import append_error
+from minibroker.broker.groups.shard import Shard
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import AT_ONCE, Turn, Turns, in_turns_if, without_pause
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -42,39 +48,72 @@ from minibroker.protocol.messages.group_offsets import (
 from minibroker.protocol.types import TopicPartition
 
 Answer = TypeVar("Answer")
-Records = list[tuple[Key, Value | None]]
+Outcome: TypeAlias = Answer | Parked[Answer] | Turns[Answer | Parked[Answer]]
+Records: TypeAlias = list[tuple[Key, Value | None]]
 
 
 def commit(
     services: Services, request: OffsetCommitRequest, now: float
-) -> OffsetCommitResponse | Parked[OffsetCommitResponse]:
+) -> Outcome[OffsetCommitResponse]:
     """Store the committed offsets of a group."""
-    asked = request.partitions
+    is_long = len(request.partitions) > AT_ONCE
+    return in_turns_if(is_long, _commit(services, request, now))
+
+
+def _commit(
+    services: Services, request: OffsetCommitRequest, now: float
+) -> Turns[OffsetCommitResponse | Parked[OffsetCommitResponse]]:
+    turn = Turn()
+    asked = yield from by_name(request.partitions, _name_of, turn)
+    refusals: dict[TopicPartition, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> OffsetCommitResponse:
         """Return the answer: partitions that were not refused have this outcome."""
         return OffsetCommitResponse(
-            tuple(
-                PartitionCommitted(item.topic, item.partition, refusal or error)
-                for item, refusal in zip(asked, refusals, strict=True)
-            )
+            tuple([PartitionCommitted(*name, refusals.get(name, error)) for name in asked])
         )
 
-    refusals = [ErrorCode.NONE] * len(asked)
     try:
-        serving = services.groups.serving(request.group_id, now)
+        if turn.pauses:
+            now = trio.current_time()
+        serving = _check_commit(services, request, now)
     except Refused as refused:
         return answer(refused.code)
-    if error := _member_error(serving, request, now):
-        return answer(services.groups.sure_error(request.group_id, error, now))
-    refusals = [_refusal(services, item) for item in asked]
     now_ms = services.wall_ms()
-    records: Records = [
-        (OffsetKey(request.group_id, item.topic, item.partition), _committed(item, now_ms))
-        for item, refusal in zip(asked, refusals, strict=True)
-        if not refusal
-    ]
-    return _write(services, serving, records, answer, now)
+    records: Records = []
+    growth = 0
+    for name, item in asked.items():
+        if refusal := _refusal(services, item):
+            refusals[name] = refusal
+        else:
+            key, value = OffsetKey(request.group_id, *name), _committed(item, now_ms)
+            growth += serving.shard.table.growth(key, value)
+            records.append((key, value))
+        if turn.is_over():
+            yield
+
+    def check(now: float) -> Serving:
+        """Check again, after a pause, that the sender may commit."""
+        return _check_commit(services, request, now)
+
+    try:
+        services.groups.check_room(growth)
+    except Refused as refused:
+        return answer(refused.code)
+    return (yield from _write(services, serving, records, answer, turn, now, check))
+
+
+def _name_of(item: PartitionCommit | GroupPartition) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
+
+
+def _check_commit(services: Services, request: OffsetCommitRequest, now: float) -> Serving:
+    """Raise `Refused` unless the sender may commit for the group here."""
+    serving = services.groups.serving(request.group_id, now)
+    if error := _member_error(serving, request, now):
+        error = services.groups.sure_error(request.group_id, error, now)
+        raise Refused(error, "its sender may not commit for the group")
+    return serving
 
 
 def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) -> ErrorCode:
@@ -110,103 +149,157 @@ def _write(
     serving: Serving,
     records: Records,
     answer: Callable[[ErrorCode], Answer],
+    turn: Turn,
     now: float,
-) -> Answer | Parked[Answer]:
-    """Append records, and answer with the outcome."""
+    check: Callable[[float], Serving],
+) -> Turns[Answer | Parked[Answer]]:
+    """Append records as one batch, and answer with the outcome. `check` is called after a pause,
+    because the group may be another broker's by then, or in another generation."""
     if not records:
         return answer(ErrorCode.NONE)
+    deadline = now + services.config.offsets_commit_timeout_ms / 1000
     shard, registry = serving
     try:
-        end = services.groups.append(shard, records, now)
+        batch = yield from _encode(services, shard, records, turn)
+        if turn.pauses:
+            now = trio.current_time()
+            if check(now) != serving:
+                raise Refused(ErrorCode.NOT_COORDINATOR)
+        end = services.groups.append_encoded(shard, batch, records, now)
     except Refused as refused:
         return answer(append_error(refused.code))
 
     def attempt(now: float) -> Answer | None:
-        shard.catch_up(now)
+        services.groups.catch_up(shard, now)
         error = shard.outcome(end, registry)
         return None if error is None else answer(error)
 
-    deadline = now + services.config.offsets_commit_timeout_ms / 1000
     name = shard.partition.topic_partition
     late = ErrorCode.REQUEST_TIMED_OUT
     return Parked((name,), lambda: deadline, attempt, lambda: answer(late))
 
 
-def fetch(services: Services, request: OffsetFetchRequest, now: float) -> OffsetFetchResponse:
-    """Return the committed offsets of a group (GRP-02, GRP-08)."""
+def _encode(services: Services, shard: Shard, records: Records, turn: Turn) -> Turns[memoryview]:
+    """Encode the batch of these records. One that a single turn can encode does not pause."""
+    encoding = shard.encode(records, services.wall_ms())
+    if len(records) <= AT_ONCE:
+        return without_pause(encoding)
+    turn.pauses += 1
+    return (yield from encoding)
+
+
+def fetch(
+    services: Services, request: OffsetFetchRequest, now: float
+) -> OffsetFetchResponse | Turns[OffsetFetchResponse]:
+    """Return the committed offsets of a group (GRP-02, GRP-08).
+
+    INVALID_REQUEST for more than an answer has room for.
+    """
+    is_long = request.partitions is None or len(request.partitions) > AT_ONCE
+    return in_turns_if(is_long, _fetch(services, request, now))
+
+
+def _fetch(
+    services: Services, request: OffsetFetchRequest, now: float
+) -> Turns[OffsetFetchResponse]:
+    turn = Turn()
+    group_id = request.group_id
     try:
-        shard = services.groups.serving(request.group_id, now).shard
-        services.groups.check_session(shard, now)
+        shard = _readable(services, group_id, now)
+        if request.partitions is None:
+            asked = list(shard.table.offsets(group_id))
+        else:
+            asked = list((yield from by_name(request.partitions, _name_of, turn)))
+        answers: list[PartitionGroupOffset] = []
+        answer_size = 0
+        for name in asked:
+            answers.append(_offset_of(shard.table, group_id, name, request.require_stable))
+            answer_size += ITEM_BYTES + len(name.topic) + len(answers[-1].metadata or "")
+            if answer_size > ANSWER_BYTES_MAX:
+                return OffsetFetchResponse(ErrorCode.INVALID_REQUEST)
+            if turn.is_over():
+                yield
+        # What was read before a pause holds if no other broker was the coordinator until now.
+        if turn.pauses and _readable(services, group_id, trio.current_time()) is not shard:
+            return OffsetFetchResponse(ErrorCode.NOT_COORDINATOR)
     except Refused as refused:
         return OffsetFetchResponse(refused.code)
-    offsets = shard.table.offsets(request.group_id)
-    asked = request.partitions
-    if asked is None:
-        asked = tuple(GroupPartition(*name) for name in offsets)
-    answers = []
-    for topic, partition in ((item.topic, item.partition) for item in asked):
-        committed = offsets.get(TopicPartition(topic, partition))
-        if request.require_stable and shard.table.is_pending(
-            OffsetKey(request.group_id, topic, partition)
-        ):
-            unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
-            answers.append(PartitionGroupOffset(topic, partition, unstable, metadata=""))
-        elif committed is None:
-            answers.append(PartitionGroupOffset(topic, partition, metadata=""))
-        else:
-            answers.append(
-                PartitionGroupOffset(
-                    topic,
-                    partition,
-                    ErrorCode.NONE,
-                    committed.offset,
-                    committed.leader_epoch,
-                    committed.metadata,
-                )
-            )
     return OffsetFetchResponse(partitions=tuple(answers))
+
+
+def _readable(services: Services, group_id: str, now: float) -> Shard:
+    """Return the shard of a group whose offsets this broker may tell. Raises `Refused`."""
+    shard = services.groups.serving(group_id, now).shard
+    services.groups.check_session(shard, now)
+    return shard
+
+
+def _offset_of(
+    table: OffsetTable, group_id: str, name: TopicPartition, require_stable: bool
+) -> PartitionGroupOffset:
+    if require_stable and table.is_pending(OffsetKey(group_id, *name)):
+        return PartitionGroupOffset(*name, ErrorCode.UNSTABLE_OFFSET_COMMIT, metadata="")
+    committed = table.offsets(group_id).get(name)
+    if committed is None:
+        return PartitionGroupOffset(*name, metadata="")
+    offset, leader_epoch = committed.offset, committed.leader_epoch
+    return PartitionGroupOffset(*name, ErrorCode.NONE, offset, leader_epoch, committed.metadata)
 
 
 def delete(
     services: Services, request: OffsetDeleteRequest, now: float
-) -> OffsetDeleteResponse | Parked[OffsetDeleteResponse]:
+) -> Turns[OffsetDeleteResponse | Parked[OffsetDeleteResponse]]:
     """Delete some of a group's offsets.
 
     GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to the topic; NON_EMPTY_GROUP if the members
     are not consumers, because then the coordinator does not know their topics. To delete an offset
     that was not committed is no error.
     """
-    try:
-        serving = services.groups.serving(request.group_id, now)
-    except Refused as refused:
-        return OffsetDeleteResponse(refused.code)
-    group = serving.registry.get(request.group_id, now)
-    if group is None:
-        return OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
-    subscribed = set() if group.state is State.EMPTY else group.subscribed_topics()
-    if subscribed is None:
-        return OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP)
-    offsets = serving.shard.table.offsets(request.group_id)
-    refusals = []
-    for item in request.partitions:
-        name = TopicPartition(item.topic, item.partition)
-        is_read = item.topic in subscribed
-        error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
-        if not is_read and name not in offsets and services.image.partition(name) is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        refusals.append(error)
+    turn = Turn()
+    asked = yield from by_name(request.partitions, _name_of, turn)
+    refusals: dict[TopicPartition, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> OffsetDeleteResponse:
         return OffsetDeleteResponse(
             partitions=tuple(
-                PartitionCommitted(item.topic, item.partition, refusal or error)
-                for item, refusal in zip(request.partitions, refusals, strict=True)
+                [PartitionCommitted(*name, refusals.get(name, error)) for name in asked]
             )
         )
 
-    records: Records = [
-        (OffsetKey(request.group_id, item.topic, item.partition), None)
-        for item, refusal in zip(request.partitions, refusals, strict=True)
-        if not refusal and TopicPartition(item.topic, item.partition) in offsets
-    ]
-    return _write(services, serving, records, answer, now)
+    try:
+        serving, subscribed = _check_delete(services, request.group_id, now)
+    except Refused as refused:
+        return OffsetDeleteResponse(refused.code)
+    records: Records = []
+    for name in asked:
+        is_committed = name in serving.shard.table.offsets(request.group_id)
+        if name.topic in subscribed:
+            refusals[name] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        elif is_committed:
+            records.append((OffsetKey(request.group_id, *name), None))
+        elif services.image.partition(name) is None:
+            refusals[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if turn.is_over():
+            yield
+
+    def check(now: float) -> Serving:
+        """Check again, after a pause, that no member reads what is deleted."""
+        serving, now_subscribed = _check_delete(services, request.group_id, now)
+        if not now_subscribed <= subscribed:
+            raise Refused(ErrorCode.NON_EMPTY_GROUP, "its members changed their subscriptions")
+        return serving
+
+    return (yield from _write(services, serving, records, answer, turn, now, check))
+
+
+def _check_delete(services: Services, group_id: str, now: float) -> tuple[Serving, set[str]]:
+    """Return the group's coordinator and its subscribed topics. Raises `Refused` if offsets of the
+    group cannot be deleted here and now."""
+    serving = services.groups.serving(group_id, now)
+    group = serving.registry.get(group_id, now)
+    if group is None:
+        raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group")
+    subscribed = set() if group.state is State.EMPTY else group.subscribed_topics()
+    if subscribed is None:
+        raise Refused(ErrorCode.NON_EMPTY_GROUP, "the topics of its members are not known")
+    return serving, subscribed

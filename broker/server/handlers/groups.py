@@ -6,8 +6,12 @@ parked on their ticket, without a deadline: the group's own time-outs complete e
 
 import logging
 import math
+from collections import deque
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
+
+import trio
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Serving, check_group_id
@@ -17,7 +21,9 @@ from minibroker.broker.groups.states import State
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE, ROLES
+from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages import groups
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
@@ -25,6 +31,7 @@ from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 AWAY = ErrorCode.COORDINATOR_NOT_AVAILABLE
 CREATION_WAIT_S = 5.0
 MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.KAFKA_STORAGE_ERROR)
+CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 PREFIX_CHARS_MAX = 255  # of a member's id that begins with its client's
 
 Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
@@ -103,6 +110,10 @@ def join(
             return groups.JoinGroupResponse(unknown, member_id=request.member_id)
     else:
         group = registry.get_or_make(request.group_id, now)
+    try:
+        services.groups.check_room(group.growth(request))
+    except Refused as refused:
+        return groups.JoinGroupResponse(refused.code, member_id=request.member_id)
     prefix = request.instance_id or client.client_id
     fresh_id = services.groups.fresh_id(prefix[:PREFIX_CHARS_MAX])
     ticket = group.join(request, client, fresh_id, now)
@@ -118,6 +129,7 @@ def sync(
     """Return a member's assignment, once the group leader's assignments are stored."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
+        services.groups.check_room(sum(len(each.assignment) for each in request.assignments))
     except Refused as refused:
         return groups.SyncGroupResponse(refused.code)
     group = registry.get(request.group_id, now)
@@ -171,21 +183,47 @@ def heartbeat(
 
 def leave(
     services: Services, request: groups.LeaveGroupRequest, now: float
-) -> groups.LeaveGroupResponse:
+) -> groups.LeaveGroupResponse | Turns[groups.LeaveGroupResponse]:
     """Remove members, each with its own result."""
-    try:
-        registry = services.groups.serving(request.group_id, now).registry
-    except Refused as refused:
-        return groups.LeaveGroupResponse(refused.code)
-    group = registry.get(request.group_id, now)
-    left = []
-    for member in request.members:
-        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else group.leave(member, now)
-        left.append(groups.LeftMember(member.member_id, member.instance_id, error))
-    if group is not None:
-        registry.follow_up(group, now)
-        services.groups.review()
+    is_long = len(request.members) > AT_ONCE
+    return in_turns_if(is_long, _leave(services, request, now))
+
+
+def _leave(
+    services: Services, request: groups.LeaveGroupRequest, now: float
+) -> Turns[groups.LeaveGroupResponse]:
+    named = by_name(request.members, lambda each: (each.member_id, each.instance_id), Turn())
+    left: list[groups.LeftMember] = []
+    lists = list(at_once((yield from named).values())) or [[]]
+    for number, some in enumerate(lists):
+        if number:
+            yield
+            now = trio.current_time()
+        try:
+            errors = _leave_at_once(services, request.group_id, some, now)
+        except Refused as refused:
+            if not left:
+                return groups.LeaveGroupResponse(refused.code)
+            errors = [refused.code] * len(some)
+        left += [
+            groups.LeftMember(member.member_id, member.instance_id, error)
+            for member, error in zip(some, errors, strict=True)
+        ]
     return groups.LeaveGroupResponse(members=tuple(left))
+
+
+def _leave_at_once(
+    services: Services, group_id: str, leaving: list[groups.LeavingMember], now: float
+) -> list[ErrorCode]:
+    """Remove members; return the error for each. Raises `Refused` as `serving` does."""
+    registry = services.groups.serving(group_id, now).registry
+    group = registry.get(group_id, now)
+    if group is None:
+        return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+    errors = group.leave_all(leaving, now)
+    registry.follow_up(group, now)
+    services.groups.review()
+    return errors
 
 
 # -- all groups
@@ -193,10 +231,47 @@ def leave(
 
 def describe(
     services: Services, request: groups.DescribeGroupsRequest, now: float
-) -> groups.DescribeGroupsResponse:
-    """Describe groups as they are now; a group that does not exist is Dead."""
-    return groups.DescribeGroupsResponse(
-        tuple(_description(services, group_id, now) for group_id in request.groups)
+) -> Turns[groups.DescribeGroupsResponse]:
+    """Describe groups as they are now; a group that does not exist is Dead.
+
+    A group for which the answer has no room gets COORDINATOR_LOAD_IN_PROGRESS: clients ask for such
+    groups again, and the next answer begins with them. One that no answer has room for gets
+    MESSAGE_TOO_LARGE.
+    """
+    described: list[groups.DescribedGroup] = []
+    turn, answer_size = Turn(), 0
+    for group_id in dict.fromkeys(request.groups):
+        group = _description(services, group_id, now)
+        size = _size_of(group)
+        if size > ANSWER_BYTES_MAX:
+            group = groups.DescribedGroup(group_id, ErrorCode.MESSAGE_TOO_LARGE)
+        elif answer_size + size > ANSWER_BYTES_MAX:
+            group = groups.DescribedGroup(group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        else:
+            answer_size += size
+        described.append(group)
+        # To find a group's partition takes time for each character of its name.
+        if turn.is_over(1 + len(group.members) + len(group_id) // CHARS_OF_AN_ITEM):
+            yield
+            now = trio.current_time()
+    return groups.DescribeGroupsResponse(tuple(described))
+
+
+def _size_of(group: groups.DescribedGroup) -> int:
+    """Return how many bytes a description takes in an answer, about."""
+    return (
+        ITEM_BYTES
+        + len(group.group_id)
+        + sum(
+            ITEM_BYTES
+            + len(each.member_id)
+            + len(each.instance_id or "")
+            + len(each.client_id)
+            + len(each.client_host)
+            + len(each.metadata)
+            + len(each.assignment)
+            for each in group.members
+        )
     )
 
 
@@ -213,69 +288,96 @@ def _description(services: Services, group_id: str, now: float) -> groups.Descri
 
 def list_groups(
     services: Services, request: groups.ListGroupsRequest, now: float
-) -> groups.ListGroupsResponse:
-    """List the groups of this coordinator; COORDINATOR_LOAD_IN_PROGRESS if there may be more."""
+) -> Turns[groups.ListGroupsResponse]:
+    """List the groups of this coordinator; COORDINATOR_LOAD_IN_PROGRESS if there may be more, and
+    MESSAGE_TOO_LARGE if there are more than an answer has room for."""
     served, is_loading = services.groups.all_serving(now)
-    listed = tuple(
-        group
-        for serving in served
-        for group in serving.registry.listed()
-        if not request.states or group.state in request.states
-    )
+    listed: list[groups.ListedGroup] = []
+    turn, answer_size = Turn(), 0
+    for group in chain.from_iterable(serving.registry.listed() for serving in served):
+        if not request.states or group.state in request.states:
+            answer_size += ITEM_BYTES + len(group.group_id)
+            if answer_size > ANSWER_BYTES_MAX:
+                return groups.ListGroupsResponse(ErrorCode.MESSAGE_TOO_LARGE, tuple(listed))
+            listed.append(group)
+        if turn.is_over():
+            yield
     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
-    return groups.ListGroupsResponse(error, listed)
+    return groups.ListGroupsResponse(error, tuple(listed))
 
 
 class _Deleting:
-    """The deletion of one group: its result, once its tombstones are committed."""
+    """The deletion of one group: its error, once its tombstones are committed."""
 
-    def __init__(self, services: Services, group_id: str, now: float) -> None:
-        self._group_id = group_id
-        self._error: ErrorCode | None = None
-        self.name: object = None
+    def __init__(self, services: Services, group_id: str) -> None:
+        self._groups = services.groups
+        self.group_id = group_id
+        self.error: ErrorCode | None = None
+        self.serving: Serving | None = None
+        self._end = 0
+
+    def begin(self, turn: Turn, now: float) -> Turns[None]:
+        """Append the tombstones. No request sees the group meanwhile."""
         try:
-            self._serving = services.groups.serving(group_id, now)
-            self._end = self._delete(services, self._serving, now)
+            serving = self._groups.serving(self.group_id, now)
+            if error := serving.registry.begin_delete(self.group_id, now):
+                raise Refused(error)
+            try:
+                yield from self._append(serving, turn, now)
+            finally:
+                serving.registry.end_delete(self.group_id, now)
+            self.serving = serving
         except Refused as refused:
-            self._error = append_error(refused.code)
-        else:
-            self.name = self._serving.shard.partition.topic_partition
+            self.error = append_error(refused.code)
 
-    def _delete(self, services: Services, serving: Serving, now: float) -> int:
-        error = serving.registry.delete(self._group_id, now)
-        if error:
-            raise Refused(error)
-        keys = serving.shard.table.of_group(self._group_id)
-        return services.groups.drop(serving.shard, keys, now)
+    def _append(self, serving: Serving, turn: Turn, now: float) -> Turns[None]:
+        shard, registry = serving
+        self._end = shard.replayed_end
+        keys = shard.table.of_group(self.group_id)
+        for some in at_once(keys):
+            if turn.is_over(len(some)):
+                yield
+                now = trio.current_time()
+                if self._groups.serving(self.group_id, now).registry is not registry:
+                    raise Refused(ErrorCode.NOT_COORDINATOR)
+            self._end = self._groups.drop(shard, some, now)
 
-    def attempt(self, now: float) -> groups.DeletedGroup | None:
-        if self._error is None:
-            self._serving.shard.catch_up(now)
-            self._error = self._serving.shard.outcome(self._end, self._serving.registry)
-        return None if self._error is None else groups.DeletedGroup(self._group_id, self._error)
+    def attempt(self) -> bool:
+        """Whether the result is known."""
+        if self.error is None and self.serving is not None:
+            self.error = self.serving.shard.outcome(self._end, self.serving.registry)
+        return self.error is not None
 
     def result(self) -> groups.DeletedGroup:
-        """Return the result at the deadline."""
-        error = ErrorCode.REQUEST_TIMED_OUT if self._error is None else self._error
-        return groups.DeletedGroup(self._group_id, error)
+        """Return the result, or that it is late."""
+        error = ErrorCode.REQUEST_TIMED_OUT if self.error is None else self.error
+        return groups.DeletedGroup(self.group_id, error)
 
 
 def delete(
     services: Services, request: groups.DeleteGroupsRequest, now: float
-) -> Parked[groups.DeleteGroupsResponse]:
+) -> Turns[Parked[groups.DeleteGroupsResponse]]:
     """Delete groups without members, with their committed offsets."""
-    deleting = [_Deleting(services, group_id, now) for group_id in request.groups]
+    deadline = now + services.config.offsets_commit_timeout_ms / 1000
+    deleting = [_Deleting(services, group_id) for group_id in dict.fromkeys(request.groups)]
+    turn = Turn()
+    for item in deleting:
+        yield from item.begin(turn, now)
+        if turn.is_over(1 + len(item.group_id) // CHARS_OF_AN_ITEM):
+            yield
+            now = trio.current_time()
+    served = {id(item.serving.shard): item.serving.shard for item in deleting if item.serving}
+    waiting = deque(deleting)
 
     def attempt(now: float) -> groups.DeleteGroupsResponse | None:
-        results = [item.attempt(now) for item in deleting]
-        done = tuple(result for result in results if result is not None)
-        return groups.DeleteGroupsResponse(done) if len(done) == len(deleting) else None
+        for shard in served.values():
+            services.groups.catch_up(shard, now)
+        while waiting and waiting[0].attempt():
+            waiting.popleft()
+        return None if waiting else expire()
 
-    keys = tuple(item.name for item in deleting if item.name is not None)
-    deadline = now + services.config.offsets_commit_timeout_ms / 1000
-    return Parked(
-        keys,
-        lambda: deadline,
-        attempt,
-        lambda: groups.DeleteGroupsResponse(tuple(item.result() for item in deleting)),
-    )
+    def expire() -> groups.DeleteGroupsResponse:
+        return groups.DeleteGroupsResponse(tuple(item.result() for item in deleting))
+
+    keys = tuple(shard.partition.topic_partition for shard in served.values())
+    return Parked(keys, lambda: deadline, attempt, expire)

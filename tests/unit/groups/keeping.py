@@ -5,7 +5,7 @@ It leads the one partition of the offsets topic, and topic `t` of three partitio
 test says how far it has come.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from minibroker.broker.groups.shard import Shard
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import dispatch
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.group_offsets import (
@@ -73,7 +74,8 @@ class Keeper(Node):
     def ask(self, message: Any, peer: str = "10.0.0.1:5000") -> Any:
         """The answer to a request, or the `Parked` one."""
         envelope = RequestEnvelope(API_OF[type(message)], 0, 1, "app", message)
-        return dispatch(self.services, envelope, peer, trio.current_time())
+        outcome = dispatch(self.services, envelope, peer, trio.current_time())
+        return without_pause(outcome) if isinstance(outcome, Generator) else outcome
 
     async def answer(self, message: Any) -> Any:
         """The answer to a request, waited for."""

@@ -1,5 +1,8 @@
 """The table of committed offsets: what the records of one partition say."""
 
+import random
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,8 +145,48 @@ def test_what_is_under_way_goes_with_its_group_and_topic() -> None:
     table = table_of((LATER, committed(1)), (GROUP, EMPTY))
     table.add_pending(OFFSET, 9)
     table.add_pending(OffsetKey("h", "u", 0), 10)
-    assert table.of_group("g") == [GROUP, OFFSET, LATER]
+    assert table.of_group("g") == [GROUP, LATER, OFFSET]
     assert table.of_topics(("t",)) == [OFFSET, LATER]
     table.add_pending(GroupKey("i"), 11)
     assert table.of_group("h") == table.of_topics(("u",)) == [OffsetKey("h", "u", 0)]
     assert table.of_group("i") == [GroupKey("i")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_memory_is_counted(seed: int) -> None:
+    """However offsets and groups come, change and go; `growth` says it before. Nothing is left of
+    what went."""
+    chance = random.Random(seed)
+    table = OffsetTable()
+    for offset in range(500):
+        group_id = chance.choice("gh")
+        if chance.random() < 0.3:
+            members = (MEMBER,) * chance.randint(0, 2)
+            table.replay(offset, GroupKey(group_id), replace(EMPTY, members=members))
+        elif chance.random() < 0.4:
+            table.replay(offset, chance.choice((GroupKey(group_id), OFFSET, LATER)), None)
+        else:
+            key = OffsetKey(group_id, "t", chance.randint(0, 3))
+            value = CommittedOffset(offset, metadata="m" * chance.randint(0, 9))
+            before, growth = table.held_bytes, table.growth(key, value)
+            is_first = not table.offsets(group_id)
+            table.replay(offset, key, value)
+            assert table.held_bytes - before == growth or is_first, seed
+    for group_id in list(table.group_ids):
+        for key in table.of_group(group_id):
+            assert table.held_bytes > 0, seed
+            table.add_pending(key, 1000)
+            table.replay(1000, key, None)
+    assert table.held_bytes == 0, seed
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 1000])
+def test_a_long_name_has_the_hash_that_java_computes(count: int) -> None:
+    """Character by character, as Java does."""
+    name = "".join(random.Random(count).choices("ab\xe4\u20ac\U0001f600", k=count))
+    data = name.encode("utf-16-be")
+    number = 0
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        number = (31 * number + 256 * high + low) % 2**32
+    number -= 2**32 if number >= 2**31 else 0
+    assert partition_of(name, 1009) == abs(number) % 1009

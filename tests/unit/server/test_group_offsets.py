@@ -20,7 +20,9 @@ from minibroker.protocol.messages.groups import (
     LeaveGroupRequest,
     LeavingMember,
 )
+from minibroker.protocol.types import TopicPartition
 from tests.unit.groups.keeping import READS_T, TWO, Keeper, commit_of, keeping, state_of_offsets
+from tests.unit.node import state_of
 
 
 async def test_a_commit_counts_when_it_is_committed(
@@ -141,23 +143,24 @@ async def test_each_partition_has_its_own_outcome(
     too long, no such partition, an offset that cannot be, an epoch that cannot be. An offset beyond
     the log is taken: only the partition's leader knows where that ends."""
     keeper = Keeper()
+    keeper.know(*(state_of(TopicPartition("u", number)) for number in range(8)))
     asked = [
-        (PartitionCommit("t", 0, 5, metadata="m" * 4096), ErrorCode.NONE),
-        (PartitionCommit("t", 1, 5, metadata="m" * 4097), ErrorCode.OFFSET_METADATA_TOO_LARGE),
-        (PartitionCommit("t", 1, 5, metadata="\xe4" * 2049), ErrorCode.OFFSET_METADATA_TOO_LARGE),
-        (PartitionCommit("t", 3, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (PartitionCommit("t", -1, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (PartitionCommit("u", 0, 5, metadata="m" * 4096), ErrorCode.NONE),
+        (PartitionCommit("u", 1, 5, metadata="m" * 4097), ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        (PartitionCommit("u", 2, 5, metadata="\xe4" * 2049), ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        (PartitionCommit("u", 8, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (PartitionCommit("u", -1, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (PartitionCommit("gone", 0, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (PartitionCommit("t", 1, -1), ErrorCode.OFFSET_OUT_OF_RANGE),
-        (PartitionCommit("t", 1, 5, -2), ErrorCode.UNKNOWN_LEADER_EPOCH),
-        (PartitionCommit("t", 1, 5, 2**31), ErrorCode.UNKNOWN_LEADER_EPOCH),
-        (PartitionCommit("t", 2, 2**63 - 1, 2**31 - 1), ErrorCode.NONE),
+        (PartitionCommit("u", 3, -1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (PartitionCommit("u", 4, 5, -2), ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (PartitionCommit("u", 5, 5, 2**31), ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (PartitionCommit("u", 6, 2**63 - 1, 2**31 - 1), ErrorCode.NONE),
     ]
     async with keeping(keeper):
         answer = await keeper.answer(commit_of(*(partition for partition, _ in asked)))
         assert [item.error for item in answer.partitions] == [error for _, error in asked]
         told = keeper.ask(OffsetFetchRequest("g")).partitions
-    assert [(item.partition, item.offset) for item in told] == [(0, 5), (2, 2**63 - 1)]
+    assert [(item.partition, item.offset) for item in told] == [(0, 5), (6, 2**63 - 1)]
 
 
 async def test_what_was_never_committed(autojump_clock: trio.testing.MockClock) -> None:
