@@ -10,8 +10,8 @@ offset is not negative. It accepts any other offset, because only the partition'
 the log ends; a consumer learns from its first fetch that the offset is out of range.
 """
 
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import trio
 
@@ -31,7 +31,7 @@ from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import AT_ONCE, Turn, Turns, in_turns_if, without_pause
+from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if, without_pause
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -48,13 +48,14 @@ from minibroker.protocol.messages.group_offsets import (
 from minibroker.protocol.types import TopicPartition
 
 Answer = TypeVar("Answer")
-Outcome: TypeAlias = Answer | Parked[Answer] | Turns[Answer | Parked[Answer]]
+# A response that may be made in turns once it is known.
+Waiting: TypeAlias = Parked[Answer | Turns[Answer]]
 Records: TypeAlias = list[tuple[Key, Value | None]]
 
 
 def commit(
     services: Services, request: OffsetCommitRequest, now: float
-) -> Outcome[OffsetCommitResponse]:
+) -> OffsetCommitResponse | Waiting[OffsetCommitResponse] | Turns[Any]:
     """Store the committed offsets of a group."""
     is_long = len(request.partitions) > AT_ONCE
     return in_turns_if(is_long, _commit(services, request, now))
@@ -62,23 +63,21 @@ def commit(
 
 def _commit(
     services: Services, request: OffsetCommitRequest, now: float
-) -> Turns[OffsetCommitResponse | Parked[OffsetCommitResponse]]:
+) -> Turns[OffsetCommitResponse | Waiting[OffsetCommitResponse]]:
     turn = Turn()
     asked = yield from by_name(request.partitions, _name_of, turn)
     refusals: dict[TopicPartition, ErrorCode] = {}
 
-    def answer(error: ErrorCode) -> OffsetCommitResponse:
+    def answer(error: ErrorCode) -> Turns[OffsetCommitResponse]:
         """Return the answer: partitions that were not refused have this outcome."""
-        return OffsetCommitResponse(
-            tuple([PartitionCommitted(*name, refusals.get(name, error)) for name in asked])
-        )
+        return OffsetCommitResponse((yield from _results(asked, refusals, error)))
 
     try:
         if turn.pauses:
             now = trio.current_time()
         serving = _check_commit(services, request, now)
     except Refused as refused:
-        return answer(refused.code)
+        return (yield from answer(refused.code))
     now_ms = services.wall_ms()
     records: Records = []
     growth = 0
@@ -99,7 +98,7 @@ def _commit(
     try:
         services.groups.check_room(growth)
     except Refused as refused:
-        return answer(refused.code)
+        return (yield from answer(refused.code))
     return (yield from _write(services, serving, records, answer, turn, now, check))
 
 
@@ -148,15 +147,15 @@ def _write(
     services: Services,
     serving: Serving,
     records: Records,
-    answer: Callable[[ErrorCode], Answer],
+    answer: Callable[[ErrorCode], Turns[Answer]],
     turn: Turn,
     now: float,
     check: Callable[[float], Serving],
-) -> Turns[Answer | Parked[Answer]]:
+) -> Turns[Answer | Waiting[Answer]]:
     """Append records as one batch, and answer with the outcome. `check` is called after a pause,
     because the group may be another broker's by then, or in another generation."""
     if not records:
-        return answer(ErrorCode.NONE)
+        return (yield from answer(ErrorCode.NONE))
     deadline = now + services.config.offsets_commit_timeout_ms / 1000
     shard, registry = serving
     try:
@@ -167,16 +166,30 @@ def _write(
                 raise Refused(ErrorCode.NOT_COORDINATOR)
         end = services.groups.append_encoded(shard, batch, records, now)
     except Refused as refused:
-        return answer(append_error(refused.code))
+        return (yield from answer(append_error(refused.code)))
 
-    def attempt(now: float) -> Answer | None:
+    def attempt(now: float) -> Answer | Turns[Answer] | None:
         services.groups.catch_up(shard, now)
         error = shard.outcome(end, registry)
-        return None if error is None else answer(error)
+        return None if error is None else finish(error)
+
+    def finish(error: ErrorCode) -> Answer | Turns[Answer]:
+        return in_turns_if(len(records) > AT_ONCE, answer(error))
 
     name = shard.partition.topic_partition
-    late = ErrorCode.REQUEST_TIMED_OUT
-    return Parked((name,), lambda: deadline, attempt, lambda: answer(late))
+    return Parked((name,), lambda: deadline, attempt, lambda: finish(ErrorCode.REQUEST_TIMED_OUT))
+
+
+def _results(
+    asked: Iterable[TopicPartition], refusals: Mapping[TopicPartition, ErrorCode], error: ErrorCode
+) -> Turns[tuple[PartitionCommitted, ...]]:
+    """Return the result for each partition: its refusal, or else `error`."""
+    results: list[PartitionCommitted] = []
+    for some in at_once(asked):
+        if results:
+            yield
+        results += [PartitionCommitted(*name, refusals.get(name, error)) for name in some]
+    return tuple(results)
 
 
 def _encode(services: Services, shard: Shard, records: Records, turn: Turn) -> Turns[memoryview]:
@@ -248,7 +261,7 @@ def _offset_of(
 
 def delete(
     services: Services, request: OffsetDeleteRequest, now: float
-) -> Turns[OffsetDeleteResponse | Parked[OffsetDeleteResponse]]:
+) -> Turns[OffsetDeleteResponse | Waiting[OffsetDeleteResponse]]:
     """Delete some of a group's offsets.
 
     GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to the topic; NON_EMPTY_GROUP if the members
@@ -259,12 +272,8 @@ def delete(
     asked = yield from by_name(request.partitions, _name_of, turn)
     refusals: dict[TopicPartition, ErrorCode] = {}
 
-    def answer(error: ErrorCode) -> OffsetDeleteResponse:
-        return OffsetDeleteResponse(
-            partitions=tuple(
-                [PartitionCommitted(*name, refusals.get(name, error)) for name in asked]
-            )
-        )
+    def answer(error: ErrorCode) -> Turns[OffsetDeleteResponse]:
+        return OffsetDeleteResponse(partitions=(yield from _results(asked, refusals, error)))
 
     try:
         serving, subscribed = _check_delete(services, request.group_id, now)

@@ -31,9 +31,11 @@ from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 AWAY = ErrorCode.COORDINATOR_NOT_AVAILABLE
 CREATION_WAIT_S = 5.0
 MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.KAFKA_STORAGE_ERROR)
+ITEMS_OF_AN_APPEND = 25  # that take as long
 CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 PREFIX_CHARS_MAX = 255  # of a member's id that begins with its client's
 
+Deleted = groups.DeleteGroupsResponse
 Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
 
 
@@ -335,7 +337,7 @@ class _Deleting:
         self._end = shard.replayed_end
         keys = shard.table.of_group(self.group_id)
         for some in at_once(keys):
-            if turn.is_over(len(some)):
+            if turn.is_over(len(some) + ITEMS_OF_AN_APPEND):
                 yield
                 now = trio.current_time()
                 if self._groups.serving(self.group_id, now).registry is not registry:
@@ -356,28 +358,38 @@ class _Deleting:
 
 def delete(
     services: Services, request: groups.DeleteGroupsRequest, now: float
-) -> Turns[Parked[groups.DeleteGroupsResponse]]:
+) -> Turns[Parked[Deleted | Turns[Deleted]]]:
     """Delete groups without members, with their committed offsets."""
     deadline = now + services.config.offsets_commit_timeout_ms / 1000
-    deleting = [_Deleting(services, group_id) for group_id in dict.fromkeys(request.groups)]
+    deleting: list[_Deleting] = []
     turn = Turn()
-    for item in deleting:
+    for group_id in dict.fromkeys(request.groups):
+        deleting.append(item := _Deleting(services, group_id))
         yield from item.begin(turn, now)
-        if turn.is_over(1 + len(item.group_id) // CHARS_OF_AN_ITEM):
+        if turn.is_over(1 + len(group_id) // CHARS_OF_AN_ITEM):
             yield
             now = trio.current_time()
     served = {id(item.serving.shard): item.serving.shard for item in deleting if item.serving}
     waiting = deque(deleting)
 
-    def attempt(now: float) -> groups.DeleteGroupsResponse | None:
+    def attempt(now: float) -> Deleted | Turns[Deleted] | None:
         for shard in served.values():
             services.groups.catch_up(shard, now)
         while waiting and waiting[0].attempt():
             waiting.popleft()
-        return None if waiting else expire()
+        return None if waiting else finish()
 
-    def expire() -> groups.DeleteGroupsResponse:
-        return groups.DeleteGroupsResponse(tuple(item.result() for item in deleting))
+    def finish() -> Deleted | Turns[Deleted]:
+        return in_turns_if(len(deleting) > AT_ONCE, _deleted(deleting))
 
     keys = tuple(shard.partition.topic_partition for shard in served.values())
-    return Parked(keys, lambda: deadline, attempt, expire)
+    return Parked(keys, lambda: deadline, attempt, finish)
+
+
+def _deleted(deleting: list[_Deleting]) -> Turns[Deleted]:
+    results: list[groups.DeletedGroup] = []
+    for some in at_once(deleting):
+        if results:
+            yield
+        results += [item.result() for item in some]
+    return Deleted(tuple(results))

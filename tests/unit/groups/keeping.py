@@ -80,11 +80,12 @@ class Keeper(Node):
     async def answer(self, message: Any) -> Any:
         """The answer to a request, waited for."""
         outcome = self.ask(message)
-        return (
-            await self.purgatory.wait_for_answer(outcome)
-            if isinstance(outcome, Parked)
-            else outcome
-        )
+        return await self.wait(outcome) if isinstance(outcome, Parked) else outcome
+
+    async def wait(self, parked: Parked[Any]) -> Any:
+        """The answer to a request that waits."""
+        answer = await self.purgatory.wait_for_answer(parked)
+        return without_pause(answer) if isinstance(answer, Generator) else answer
 
     async def commit(self, offset: int, group_id: str = "g", **more: Any) -> int:
         """Commit an offset of t-0; the error."""

@@ -10,8 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.groups import shard
 from minibroker.broker.groups.coordinator import FOLLOW_INTERVAL_S
 from minibroker.broker.groups.member import MEMBER_BYTES
+from minibroker.broker.groups.records import Key, encode_key
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import dispatch
@@ -188,7 +190,7 @@ async def test_long_requests_pause(autojump_clock: trio.testing.MockClock) -> No
     async with keeping(keeper):
         parked, pauses = finish(begin(keeper, commit_all()))
         assert pauses >= 3 * MANY // AT_ONCE - 1, "to look at all, to check them, to encode them"
-        answer = await keeper.purgatory.wait_for_answer(parked)
+        answer = await keeper.wait(parked)
         assert {item.error for item in answer.partitions} == {ErrorCode.NONE}
         for message in (
             OffsetFetchRequest("g"),
@@ -204,7 +206,7 @@ async def test_long_requests_pause(autojump_clock: trio.testing.MockClock) -> No
             await keeper.answer(commit_all())
             parked, pauses = finish(begin(keeper, message))
             assert pauses >= 2 * MANY // AT_ONCE - 1, type(message)
-            await keeper.purgatory.wait_for_answer(parked)
+            await keeper.wait(parked)
             assert keeper.ask(OffsetFetchRequest("g")).partitions == ()
 
 
@@ -248,14 +250,21 @@ async def test_all_of_a_long_commit_or_nothing(autojump_clock: trio.testing.Mock
 
 
 async def test_a_commit_that_no_batch_can_hold_is_not_encoded(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused as soon as that is clear, and nothing of it is stored."""
     keeper = wide_keeper(message_max_bytes="20000")
+    encoded: list[Key] = []
+
+    def encode(key: Key) -> bytes:
+        encoded.append(key)
+        return encode_key(key)
+
+    monkeypatch.setattr(shard, "encode_key", encode)
     async with keeping(keeper):
-        answer, pauses = finish(begin(keeper, commit_all()))
+        answer, _ = finish(begin(keeper, commit_all()))
         assert {item.error for item in answer.partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
-        assert pauses <= 2 * MANY // AT_ONCE + 2
+        assert AT_ONCE // 2 < len(encoded) < MANY // 2
         assert keeper.stored() == []
 
 
@@ -274,7 +283,7 @@ async def test_nobody_uses_a_group_that_is_being_deleted(
         assert (await keeper.join()).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
         parked, _ = finish(deletion)
         assert isinstance(parked, Parked)
-        answer = await keeper.purgatory.wait_for_answer(parked)
+        answer = await keeper.wait(parked)
         assert answer.groups[0].error == ErrorCode.NONE
         assert await keeper.commit(9) == ErrorCode.NONE
         assert keeper.fetch().offset == 9
