@@ -294,10 +294,11 @@ def list_groups(
     """List the groups of this coordinator; COORDINATOR_LOAD_IN_PROGRESS if there may be more, and
     MESSAGE_TOO_LARGE if there are more than an answer has room for."""
     served, is_loading = services.groups.all_serving(now)
+    states = set(request.states)
     listed: list[groups.ListedGroup] = []
     turn, answer_size = Turn(), 0
     for group in chain.from_iterable(serving.registry.listed() for serving in served):
-        if not request.states or group.state in request.states:
+        if not states or group.state in states:
             answer_size += ITEM_BYTES + len(group.group_id)
             if answer_size > ANSWER_BYTES_MAX:
                 return groups.ListGroupsResponse(ErrorCode.MESSAGE_TOO_LARGE, tuple(listed))

@@ -202,6 +202,10 @@ async def test_long_requests_pause(autojump_clock: trio.testing.MockClock) -> No
             assert pauses >= MANY // AT_ONCE - 1, type(message)
         _, pauses = finish(begin(keeper, DescribeGroupsRequest(("n" * 32_000, "m" * 32_000))))
         assert pauses == 2, "long names take as long as many"
+        for name in names[: 2 * AT_ONCE]:
+            keeper.ask(commit_of(PartitionCommit("t", 0, 1), group_id=name))
+        listed, pauses = finish(begin(keeper, ListGroupsRequest()))
+        assert (len(listed.groups), pauses) == (2 * AT_ONCE + 1, 2)
         for message in (OffsetDeleteRequest("g", partitions), DeleteGroupsRequest(("g", *names))):
             await keeper.answer(commit_all())
             parked, pauses = finish(begin(keeper, message))
