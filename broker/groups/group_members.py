@@ -53,6 +53,7 @@ class GroupMembers:
         self.leader: str | None = None
         self._members = MemberIndex()
         self._pending: dict[str, float] = {}
+        self._pending_end = math.inf  # not later than the first of them expires
         if stored is not None:
             self.generation = stored.generation
             self.protocol_type = stored.protocol_type
@@ -161,6 +162,7 @@ class GroupMembers:
     def expect(self, member_id: str, until: float) -> None:
         """Record an id that was given out for a coming join."""
         self._pending[member_id] = until
+        self._pending_end = min(self._pending_end, until)
 
     def forget(self, member_id: str) -> bool:
         """Remove an expected id; return whether it was expected."""
@@ -226,14 +228,16 @@ class GroupMembers:
 
     @property
     def deadline(self) -> float:
-        """When the next member or expected id expires."""
-        sessions = (member.expires_at for member in self)
-        return min(min(sessions, default=math.inf), min(self._pending.values(), default=math.inf))
+        """When the next member or expected id expires, or earlier."""
+        sessions_end = min((member.expires_at for member in self), default=math.inf)
+        return min(sessions_end, self._pending_end) if self._pending else sessions_end
 
     def expired(self, now: float) -> list[str]:
         """Return members whose session has ended (GRP-11); forget expected ids that have
         expired."""
-        self._pending = {name: until for name, until in self._pending.items() if until > now}
+        if self._pending_end <= now:
+            self._pending = {name: until for name, until in self._pending.items() if until > now}
+            self._pending_end = min(self._pending.values(), default=math.inf)
         return [member.member_id for member in self if member.expires_at <= now]
 
     # -- the join phase and the generation
