@@ -154,7 +154,7 @@ async def serve(
         listeners = await listen(system.network, config.served_listeners)
         try:
             async with _serving_http(config, system) as http:
-                ask = StoreRetry(config.node_id).ask
+                ask = StoreRetry(config.node_id).ask_at_start
                 wanted = ensure_cluster_id, system.store, system.rng, config.cluster_id
                 cluster_id = await _unless(shutdown, ask, *wanted)
                 if cluster_id is None:

@@ -203,8 +203,9 @@ class ControllerNode:
         Raises `StoreError` if the store cannot be used, and `NodeIdTaken` if another broker has or
         takes this node id.
         """
-        await self._register(registration)
-        self._producer_ids.add(await self._store_retry.ask(claim_block, self._store))
+        await self._register(registration, is_start=True)
+        claimed = await self._store_retry.ask_at_start(claim_block, self._store)
+        self._producer_ids.add(claimed)
         task_status.started(self.broker_epoch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._claim_producer_ids)
@@ -222,10 +223,11 @@ class ControllerNode:
                     await self._session.pause_after_loss()
                 await self._register(registration)
 
-    async def _register(self, registration: RegistrationFacts) -> None:
+    async def _register(self, registration: RegistrationFacts, *, is_start: bool = False) -> None:
         self._registered = trio.CancelScope()
         wanted = registration.as_of_now(self._node_id, self._process, self._config.fence_timeout_ms)
-        await self._store_retry.ask(self._session.register, wanted)
+        ask = self._store_retry.ask_at_start if is_start else self._store_retry.ask
+        await ask(self._session.register, wanted)
         self._controller_lease.begin(self._session.registered_at)
 
     async def leave(self) -> None:

@@ -16,11 +16,14 @@ from minibroker.broker.metadata.store import (
     LeaseLost,
     MetadataStore,
     Snapshot,
+    StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
+LINE_EVERY_S: Final = 30.0
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -45,6 +48,30 @@ class StoreRetry:
 
         async def attempt(_: object) -> Result:
             return await call(*arguments)
+
+        return await self._repeat(attempt)
+
+    async def ask_at_start(
+        self, call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments
+    ) -> Result:
+        """Do what `ask` does for a broker that starts: it serves nothing yet.
+
+        Raises `StoreError` if the store's disk is full, which says what an operator must do. While
+        the start waits, a line says so every half minute.
+        """
+        next_line_at = trio.current_time() + LINE_EVERY_S
+
+        async def attempt(_: object) -> Result:
+            nonlocal next_line_at
+            try:
+                return await call(*arguments)
+            except StoreFull as error:
+                raise StoreError(str(error)) from None
+            except StoreUnavailable as error:
+                if trio.current_time() >= next_line_at:
+                    next_line_at += LINE_EVERY_S
+                    log.warning("%s The start still waits: %s", self.name, error)
+                raise
 
         return await self._repeat(attempt)
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata.store import StoreError, StoreUnavailable
+from minibroker.broker.metadata.store import StoreError, StoreFull, StoreUnavailable
 from minibroker.broker.private_files import create_private_file, make_private_dir
 
 WRITE_LOCK_WAIT_S: Final = 1.0
@@ -25,7 +25,7 @@ WRITE_LOCK_BYTE: Final = 120  # in the file `-shm`; part of SQLite's file format
 LOCKS: Final = Path("/proc/locks")
 
 # Nothing was written, and another try may succeed.
-PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
+PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 class Format(NamedTuple):
@@ -152,6 +152,8 @@ def errors(path: PurePath) -> Iterator[None]:
         if code == sqlite3.SQLITE_BUSY:
             text = f"the metadata store {path}: {error}; {_holder_of_write_lock(path)}"
             raise StoreUnavailable(text) from error
+        if code == sqlite3.SQLITE_FULL:
+            raise StoreFull(f"the metadata store {path}: the disk is full: make room") from error
         if code in PASSING:
             raise StoreUnavailable(f"the metadata store {path}: {error}") from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

@@ -32,6 +32,10 @@ class StoreUnavailable(StoreError):
     """The store did not answer or had no room; nothing was written, and a retry may help."""
 
 
+class StoreFull(StoreUnavailable):
+    """The store's disk is full. A running broker waits for room; one that starts ends."""
+
+
 class TransactionTooLarge(StoreError):
     """The transaction is too large; nothing was written. A smaller one may succeed."""
 

@@ -3,7 +3,7 @@
 import os
 import random
 import sqlite3
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ from minibroker.broker.metadata import sqlite_file
 from minibroker.broker.metadata.etcd_gateway import Access
 from minibroker.broker.metadata.etcd_store import EtcdStore
 from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
+from minibroker.broker.metadata.sqlite_store import FORMAT, BootClock, SqliteStore
 from minibroker.broker.metadata.store import (
     ABSENT,
     Compare,
@@ -22,6 +22,7 @@ from minibroker.broker.metadata.store import (
     Entry,
     Put,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 from minibroker.testing.store import StoreLink
@@ -195,6 +196,18 @@ async def test_what_is_no_file_is_no_store(tmp_path, kind: str):
     path.mkdir() if kind == "directory" else os.mkfifo(path)
     with pytest.raises(StoreError, match=r"metadata\.db is no file"):
         await open_sqlite(path)
+
+
+def test_a_full_disk_of_the_store_is_told(tmp_path):
+    """SQLite's limit of pages stands for the disk's; the error says what to do."""
+    path = tmp_path / "metadata.db"
+    with closing(sqlite_file.connect(path, FORMAT)) as connection:
+        sqlite_file.pragma(connection, "max_page_count = 1")
+        with (
+            pytest.raises(StoreFull, match="the disk is full: make room"),
+            sqlite_file.transaction(connection, path, "BEGIN IMMEDIATE"),
+        ):
+            connection.execute("CREATE TABLE large AS SELECT zeroblob(1000000)")
 
 
 async def test_sqlite_is_shared_by_two_openers(tmp_path):

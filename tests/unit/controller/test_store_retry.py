@@ -8,7 +8,13 @@ import trio.testing
 
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.store import LeaseLost, Put, StoreUnavailable
+from minibroker.broker.metadata.store import (
+    LeaseLost,
+    Put,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from minibroker.testing.store import StoreLink
 
 BEGINS = "[Broker id=1] The metadata store cannot be used: "
@@ -114,3 +120,32 @@ async def test_who_watches_notices_that_the_store_is_back(
     await memory.transact([], [Put("key", b"")])
     await trio.sleep(1)
     assert seen == [1]
+
+
+async def test_a_start_that_waits_says_so_again(store_retry, link, told, caplog, autojump_clock):
+    """Every half minute; a broker that runs says it once."""
+    link.cut()
+    with trio.move_on_after(100):
+        await store_retry.ask(link.get, "")
+    assert len(caplog.messages) == 1
+    with trio.move_on_after(100):
+        await store_retry.ask_at_start(link.get, "")
+    waits = "[Broker id=1] The start still waits: the metadata store does not answer"
+    assert caplog.messages[1:] == [waits] * 3
+
+
+async def test_a_start_ends_if_the_disk_of_the_store_is_full(store_retry, autojump_clock):
+    """A running broker waits for room; one that starts serves nothing, and says what to do."""
+    answers = [StoreFull("the disk is full: make room"), "answer"]
+
+    async def call() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, StoreFull):
+            raise answer
+        return answer
+
+    with pytest.raises(StoreError, match="make room") as caught:
+        await store_retry.ask_at_start(call)
+    assert not isinstance(caught.value, StoreUnavailable)
+    answers.insert(0, StoreFull("the disk is full: make room"))
+    assert await store_retry.ask(call) == "answer"
