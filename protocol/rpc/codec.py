@@ -558,10 +558,16 @@ def _decoder(hint: Any, where: str) -> _Decode | None:
         return decode and partial(_decode_optional, decode)
     if element := element_of(hint):
         decode = _decoder(element, where)
-        if decode is None:
-            return partial(_decode_plain_tuple, element, where)
-        return partial(_decode_tuple, decode)
+        if decode is not None and _is_message(element):
+            return partial(_decode_tuple, decode)
+        return partial(_decode_checked_tuple, frozenset(_kinds_of(element)), decode, where)
     return _decoder_of(hint)
+
+
+def _is_message(hint: Any) -> bool:
+    """Return whether the decoder of this type checks by itself that it gets an array."""
+    is_bare = hint in _PLAIN or hint == Records or without_none(hint) or element_of(hint)
+    return not is_bare
 
 
 def _decode_records(where: str, index: int | None, blobs: Sequence[memoryview]) -> Any:
@@ -576,12 +582,18 @@ def _decode_optional(decode: _Decode, value: Any, blobs: Sequence[memoryview]) -
     return None if value is None else decode(value, blobs)
 
 
-def _decode_plain_tuple(
-    kind: type, where: str, values: "list[Any]", _blobs: Sequence[memoryview]
+def _decode_checked_tuple(
+    kinds: frozenset[type],
+    decode: _Decode | None,
+    where: str,
+    values: "list[Any]",
+    blobs: Sequence[memoryview],
 ) -> Any:
-    if not {kind}.issuperset(map(type, values)):
-        raise ProtocolError(f"{where} is an array of {kind.__name__}")
-    return tuple(values)
+    """Decode an array whose elements nothing else checks, such as integers or arrays of them."""
+    if not kinds.issuperset(map(type, values)):
+        names = " or ".join(sorted(kind.__name__ for kind in kinds))
+        raise ProtocolError(f"{where} is an array of {names}")
+    return tuple(values) if decode is None else tuple(map(decode, values, repeat(blobs)))
 
 
 def _decode_tuple(decode: _Decode, values: "list[Any]", blobs: Sequence[memoryview]) -> Any:

@@ -205,6 +205,21 @@ def test_malformed_headers_are_protocol_errors(header):
         all_turns(decode_request_in_turns(frame_of(header, b"abc")))
 
 
+@pytest.mark.parametrize("element", [1, None, "text", b"bytes", True, 0.5, ["text"], [None]])
+def test_an_element_of_an_array_of_arrays_is_checked(element):
+    """No message checks such an element; CREATE_PARTITIONS has one (NET-02)."""
+    header = [ApiKey.CREATE_PARTITIONS, 0, 1, None, [[["t", 2, [element]]], 1000, False], []]
+    with pytest.raises(ProtocolError, match=r"NewPartitions\.assignments is an array of"):
+        decode_request(frame_of(header, b""))
+
+
+def test_an_array_of_arrays_is_decoded():
+    """Its elements are tuples, as everywhere."""
+    header = [ApiKey.CREATE_PARTITIONS, 0, 1, None, [[["t", 3, [[1, 2], []]]], 1000, False], []]
+    [topic] = decode_request(frame_of(header, b"")).message.topics
+    assert topic.assignments == ((1, 2), ())
+
+
 BAD_BYTES = {
     "nothing": b"",
     "an unfinished array": b"\x96\x00",
