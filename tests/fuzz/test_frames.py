@@ -1,0 +1,144 @@
+"""Each field of each request with each wrong value: decoders raise nothing but `ProtocolError`.
+
+In order, not by chance: each api and version, each place in its message, each value that the place
+cannot have. `tests/fuzz/test_fuzz.py` sends such frames to real brokers.
+"""
+
+import copy
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.kafka import wire as kafka
+from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.codec import encode
+from minibroker.protocol.rpc import codec as msgpack_wire
+from tests.fuzz import kafka_frames, msgpack_frames
+from tests.fuzz.frames import THOUSANDS
+from tests.fuzz.kafka_frames import KafkaFrames
+from tests.fuzz.known import Known
+from tests.fuzz.msgpack_frames import MsgpackFrames, Raw, pack
+
+SEED = 1
+MARK = b"<the place of a wrong value>"
+WRONG = {name: pack(value) for name, value in msgpack_frames.WRONG.items()}
+
+
+class Full(Known):
+    """Each array has so many elements and nothing is null, so that no field is left out."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__(random.Random(SEED))
+        self._elements = elements
+
+    def is_null(self, name: str) -> bool:
+        """Never."""
+        return False
+
+    def count(self) -> int:
+        """The same for all."""
+        return self._elements
+
+
+def outcome(decode: object, data: bytes, what: str) -> str:
+    """Whether a frame, without its length, is a request or refused; anything else raises."""
+    try:
+        decode(memoryview(data))  # type: ignore[operator]
+    except ProtocolError:
+        return "refused"
+    except BaseException as error:
+        error.add_note(f"{what}: {data[:200].hex()}")
+        raise
+    return "a request"
+
+
+def around(header: list[Any], path: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """The bytes of a header before and behind the node at the path."""
+    marked = copy.deepcopy(header)
+    msgpack_frames.replace(marked, path, Raw(MARK))
+    before, mark, behind = pack(marked).partition(MARK)
+    assert mark
+    return before, behind
+
+
+def framed(header: object, blobs: bytes) -> bytes:
+    """A frame of the msgpack wire without its length."""
+    packed = pack(header)
+    return len(packed).to_bytes(4, "big") + packed + blobs
+
+
+@pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
+def test_each_node_of_a_msgpack_request_with_each_type(key: ApiKey) -> None:
+    """Whatever stands at a place of a header, the frame is a request or it is refused."""
+    seen = Counter[str]()
+    header, blobs = MsgpackFrames(Full(1)).tree(key, 1)
+    for path in list(msgpack_frames.paths(header)):
+        before, behind = around(header, path)
+        for name, packed in WRONG.items():
+            size = len(before) + len(packed) + len(behind)
+            data = b"".join((size.to_bytes(4, "big"), before, packed, behind, blobs))
+            what = f"{key.name} with {name} at {path}"
+            seen[outcome(msgpack_wire.decode_request, data, what)] += 1
+    assert min(seen["refused"], seen["a request"]) > 0
+
+
+@pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
+def test_each_value_of_a_type_is_a_msgpack_request(key: ApiKey) -> None:
+    """Nulls, boundary numbers, long texts and long arrays are within a message's types."""
+    made = MsgpackFrames(Full(1))
+    for twist in msgpack_frames.twists(key):
+        if twist.times == THOUSANDS:
+            continue  # it costs seconds, and shows no more than hundreds
+        header, blobs = made.tree(key, 1, twist)
+        told = outcome(msgpack_wire.decode_request, framed(header, blobs), f"{key.name}, {twist}")
+        is_huge = len(framed(header, b"")) > 1024 * 1024 or twist.value == 2**63 - 1
+        assert told == "a request" or is_huge, twist
+
+
+def versions(api: KafkaApi) -> range:
+    """All that are served."""
+    return range(api.first, api.last + 1)
+
+
+@pytest.mark.parametrize("api", kafka_frames.APIS, ids=lambda api: api.name)
+def test_each_piece_of_a_kafka_request_with_each_wrong_value(api: KafkaApi) -> None:
+    """Boundary numbers, lengths that lie, invalid text: a request, or refused."""
+    seen = Counter[str]()
+    for version in versions(api):
+        parts = KafkaFrames(Full(2)).pieces(api, version, 1)
+        whole = [part.data for part in parts]
+        assert outcome(kafka.decode_request, b"".join(whole), api.name) == "a request"
+        for index, part in enumerate(parts):
+            for wrong in kafka_frames.WRONG[part.kind]:
+                data = b"".join((*whole[:index], wrong, *whole[index + 1 :]))
+                what = f"{api.name} v{version} with {wrong[:8].hex()} at {part.path}"
+                seen[outcome(kafka.decode_request, data, what)] += 1
+            cut = b"".join(whole[:index])
+            assert outcome(kafka.decode_request, cut, f"{api.name} cut at {index}") == "refused"
+    assert min(seen["refused"], seen["a request"]) > 0
+
+
+@pytest.mark.parametrize("api", kafka_frames.APIS, ids=lambda api: api.name)
+def test_each_value_of_a_type_is_a_kafka_request(api: KafkaApi) -> None:
+    """As on the other wire; and what is written here is what the product's encoder writes."""
+    for version in versions(api):
+        is_flexible = api.is_flexible(version)
+        for twist in kafka_frames.twists(api, version):
+            if twist.times == THOUSANDS:
+                continue  # it costs seconds, and shows no more than hundreds
+            value = KafkaFrames(Full(2)).value(api.request, version, twist)
+            parts = KafkaFrames(Full(2)).pieces(api, version, 1, twist)
+            data = b"".join(part.data for part in parts)
+            try:
+                encoded = b"".join(encode(api.request, version, value, is_flexible=is_flexible))
+            except ProtocolError:  # a text that is too long for the wire
+                encoded = b""
+            else:
+                assert data.endswith(encoded)
+            told = outcome(kafka.decode_request, data, f"{api.name} v{version}, {twist}")
+            is_replica = twist.path == "replica_id"  # brokers do not copy over this wire
+            assert told == "a request" or is_replica or not encoded, twist
