@@ -5,6 +5,7 @@ Each has a valid CRC, unless that is what is wrong, so that a broker looks at th
 
 import random
 import struct
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final
@@ -14,7 +15,7 @@ from crc32c import crc32c
 from minibroker.protocol.records.compression import compress
 from minibroker.protocol.records.varint import encode_varint
 
-NOW_MS: Final = 1_700_000_000_000
+NOW_MS: Final = int(time.time() * 1000)  # not so old that retention deletes it at once
 _BEHIND_CRC: Final = struct.Struct(">hiqqqhii")
 _HEADER: Final = struct.Struct(">qiibI")
 _COUNTED_FROM: Final = 9  # the length counts leader epoch, magic and CRC, too

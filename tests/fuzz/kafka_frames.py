@@ -112,7 +112,7 @@ class KafkaFrames:
         """A frame of this api, in half of all cases a wrong one."""
         rng = self._rng
         self.known.begin(api.key)
-        twist = rng.choice(twists(api, version)) if rng.random() < 0.35 else None
+        twist = self.known.twist(twists(api, version)) if rng.random() < 0.35 else None
         parts = self.pieces(api, version, correlation_id, twist)
         what = f"{api.name} v{version}"
         if twist is not None:

@@ -11,10 +11,12 @@ that are stale (`ORDERS`).
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey
 from tests.fuzz.batches import batch
+from tests.fuzz.frames import MANY, THOUSANDS, Twist
 
 TOPICS: Final = tuple(f"fuzz-{number}" for number in range(6))
 PARTITIONS: Final = 2  # of each topic
@@ -25,6 +27,7 @@ PROTOCOLS: Final = ("range", "sticky")
 NO_BROKER: Final = 77
 STALE: Final = -5
 REMEMBERED: Final = 20  # producers, sessions
+THOUSANDS_PART: Final = 0.1
 STRANGE_TEXTS: Final = (
     "",
     ".",
@@ -105,10 +108,12 @@ class Membership(NamedTuple):
 
 
 class Known:
-    """See the head of this module. `group` is the one that the present request is about."""
+    """See the head of this module. `group` is the one that the present request is about;
+    no array has more than `elements_max` elements."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, elements_max: int = THOUSANDS) -> None:
         self.rng = rng
+        self._elements_max = elements_max
         self.group = GROUPS[0]
         self._topics: tuple[str, ...] = ALL_TOPICS
         self.topic_ids: dict[str, bytes] = {}
@@ -130,6 +135,13 @@ class Known:
     def learn_session(self, session_id: int) -> None:
         """A fetch session was opened."""
         self.sessions = [*self.sessions[-REMEMBERED:], session_id]
+
+    def twist(self, twists: Sequence[Twist]) -> Twist:
+        """One of these; few with thousands of elements, which take long to make."""
+        twist = self.rng.choice(twists)
+        if twist.times == THOUSANDS and self.rng.random() > THOUSANDS_PART:
+            return twist._replace(times=MANY)
+        return twist._replace(times=min(twist.times, self._elements_max))
 
     # -- values
 

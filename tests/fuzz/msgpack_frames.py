@@ -145,7 +145,7 @@ class MsgpackFrames:
         """A frame of this api, in half of all cases a wrong one."""
         rng = self._rng
         self.known.begin(key)
-        twist = rng.choice(twists(key)) if rng.random() < 0.35 else None
+        twist = self.known.twist(twists(key)) if rng.random() < 0.35 else None
         header, blobs = self.tree(key, correlation_id, twist)
         what = ApiKey(key).name
         if twist is not None:

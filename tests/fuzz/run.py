@@ -1,0 +1,215 @@
+"""A fuzz of running brokers, with a good client beside it, and the verdict.
+
+A broker obeys who is let in, and there is no authentication. So the frames have the right types and
+sound values only where that harms nobody but the fuzz itself: see `known.py`.
+
+`fuzz` alternates between times with frames and times without, so that the good client's latencies
+can be compared: "beside" and "alone".
+"""
+
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.brokers import DescribeBrokerRequest
+from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
+from tests.fuzz.frames import THOUSANDS
+from tests.fuzz.good_client import GoodProcess
+from tests.fuzz.known import PARTITIONS, TOPICS
+from tests.fuzz.sender import WIRES, Sender, Sent
+from tests.support.processes import BrokerProcess, running_broker, running_cluster
+from tests.support.wire import Wire
+
+MB: Final = 1024 * 1024
+MEMORY_BYTES_MAX: Final = 64 * MB
+SLOWER_MAX: Final = 3.0
+WARM_FRAMES: Final = 2_000  # before memory is measured: code is generated, caches fill
+SETTLE_S: Final = 3.0
+ROUNDS: Final = 5  # of "alone" and "beside"
+ALONE_S: Final = 3.0
+SETTINGS: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "group.max.session.timeout.ms": "6000",
+    "offsets.topic.num.partitions": "2",
+    "producer.id.expiration.ms": "10000",
+    "producer.id.expiration.check.interval.ms": "5000",
+}
+
+
+@dataclass
+class Verdict:
+    """What came of a fuzz. `problems` is empty if all went well; times are in milliseconds."""
+
+    seed: int
+    frames: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    alive: bool = True
+    memory_mb: list[int] = field(default_factory=list)
+    p99_alone_ms: dict[str, float] = field(default_factory=dict)
+    p99_beside_ms: dict[str, float] = field(default_factory=dict)
+    slower: dict[str, float] = field(default_factory=dict)
+    acknowledged: int = 0
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@contextmanager
+def running_brokers(place: Path, count: int) -> Iterator[list[BrokerProcess]]:
+    """One broker, or a cluster; they are gone when the block ends."""
+    if count > 1:
+        factor = {"offsets.topic.replication.factor": str(count), "default.replication.factor": "3"}
+        with running_cluster(place, count, SETTINGS | factor) as cluster:
+            yield list(cluster.brokers.values())
+    else:
+        options = [part for pair in SETTINGS.items() for part in ("--set", "=".join(pair))]
+        with running_broker(place / "data", *options) as broker:
+            yield [broker]
+
+
+class Fuzz:
+    """Frames from a seed to brokers that run. `place` gets what they print, and the last frames."""
+
+    def __init__(
+        self,
+        brokers: Sequence[BrokerProcess],
+        seed: int,
+        place: Path,
+        wires: Sequence[str] = WIRES,
+        elements_max: int = THOUSANDS,
+    ) -> None:
+        self._brokers = brokers
+        self._place = place
+        self._addresses = [broker.address for broker in brokers]
+        self._sender = Sender(random.Random(seed), self._addresses, wires, elements_max)
+        self._tracebacks: list[str] = []
+        self.verdict = Verdict(seed)
+
+    def run(self, frames: int, rounds: int = 1, alone_s: float = 0.0) -> Verdict:
+        """Send so many frames, in so many rounds, each after a time without frames."""
+        began = time.monotonic()
+        create_topics(self._addresses)
+        epochs = [broker_epoch(address) for address in self._addresses]
+        good = GoodProcess(self._addresses)
+        try:
+            self._send(min(WARM_FRAMES, frames // 4))
+            settled = [broker.resident_bytes for broker in self._brokers]
+            for number in range(rounds):
+                good.begin(f"alone-{number}")
+                time.sleep(alone_s)
+                good.begin(f"beside-{number}")
+                self._send((frames - self.verdict.frames) // (rounds - number))
+            self._sender.drain(SETTLE_S)
+            if self._look():
+                self._judge_memory(settled)
+                self._judge_sessions(epochs)
+                self._judge_client(good.stop(), rounds)
+        except (OSError, AssertionError) as error:
+            self._look()
+            self.verdict.problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            good.kill()
+        self.verdict.outcomes = dict(self._sender.outcomes)
+        self.verdict.seconds = round(time.monotonic() - began, 1)
+        if self.verdict.problems:
+            write_frames(self._place / "frames.jsonl", list(self._sender.last))
+        return self.verdict
+
+    def _send(self, frames: int) -> None:
+        for number in range(frames):
+            try:
+                self._sender.send_one()
+            except OSError:
+                if not self._look():
+                    raise
+                time.sleep(0.05)
+            self.verdict.frames += 1
+            if number % 1000 == 0 and not self._look():
+                raise AssertionError("a broker ended")
+
+    def _look(self) -> bool:
+        """Whether all brokers run. What they printed goes to a file; tracebacks are problems."""
+        for broker in self._brokers:
+            lines = broker.lines[:]
+            del broker.lines[: len(lines)]
+            with (self._place / f"{broker.data_dir.name}.txt").open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            starts = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
+            for start in starts[:3]:
+                self._tracebacks.append("\n".join(lines[max(0, start - 2) : start + 60]))
+            if starts:
+                self.verdict.problems.append(f"{broker.address} printed {len(starts)} tracebacks")
+            if not broker.is_running:
+                self.verdict.alive = False
+                self.verdict.problems.append(f"{broker.address} ended: {lines[-3:]}")
+        if self._tracebacks:
+            (self._place / "tracebacks.txt").write_text("\n\n".join(self._tracebacks))
+        return self.verdict.alive
+
+    def _judge_memory(self, settled: list[int]) -> None:
+        grown = [
+            broker.resident_bytes - before
+            for broker, before in zip(self._brokers, settled, strict=True)
+        ]
+        self.verdict.memory_mb = [one // MB for one in grown]
+        if max(grown) > MEMORY_BYTES_MAX:
+            self.verdict.problems.append(f"memory grew by {self.verdict.memory_mb} MB")
+
+    def _judge_sessions(self, epochs: list[int]) -> None:
+        after = [broker_epoch(address) for address in self._addresses]
+        if after != epochs:
+            self.verdict.problems.append(f"sessions ended: epochs {epochs}, then {after}")
+
+    def _judge_client(self, told: dict[str, Any], rounds: int) -> None:
+        self.verdict.acknowledged = told["acknowledged"]
+        self.verdict.problems += told["problems"]
+        p99 = told["p99_ms"]
+        for what in ("ping", "produce", "fetch"):
+            pairs = [
+                (p99.get(f"alone-{number} {what}"), p99.get(f"beside-{number} {what}"))
+                for number in range(rounds)
+            ]
+            whole = [(alone, beside) for alone, beside in pairs if alone and beside]
+            if whole:
+                alone, beside = min(whole, key=lambda pair: pair[1] / pair[0])
+                self.verdict.p99_alone_ms[what] = alone
+                self.verdict.p99_beside_ms[what] = beside
+                self.verdict.slower[what] = round(beside / alone, 2)
+
+    def judge_times(self) -> None:
+        """Count it as a problem if the good client was too slow even in its best round."""
+        for what, times in self.verdict.slower.items():
+            if times > SLOWER_MAX:
+                self.verdict.problems.append(f"p99 of {what} is {times} times that alone")
+
+
+def create_topics(addresses: Sequence[str]) -> None:
+    """Those of the fuzz."""
+    asked = CreateTopicsRequest(tuple(NewTopic(topic, PARTITIONS) for topic in TOPICS))
+    for address in addresses:
+        with Wire(address) as wire:
+            wire.call(ApiKey.CREATE_TOPICS, asked)
+
+
+def broker_epoch(address: str) -> int:
+    """That of the present registration: another one if a session has ended."""
+    with Wire(address) as wire:
+        answer = wire.call(ApiKey.DESCRIBE_BROKER, DescribeBrokerRequest())
+        return int(answer.broker_epoch)
+
+
+def write_frames(path: Path, sent: list[Sent]) -> None:
+    """One JSON object a line, the last frame last."""
+    with path.open("w", encoding="utf-8") as file:
+        for address, wire, frame in sent:
+            row = {"what": frame.what, "wire": wire, "broker": address, "data": frame.data.hex()}
+            file.write(json.dumps(row) + "\n")
