@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 MANY: Final = 300
 THOUSANDS: Final = 20_000
 LONG_TEXT: Final = "x" * 32_767
-LONG_BYTES: Final = bytes(300_000)
+LONG_BYTES: Final = bytes(70_000)
 
 
 class Frame(NamedTuple):

@@ -165,6 +165,10 @@ def _pieces(one: Field, version: int, value: Any, is_flexible: bool, path: str) 
         yield from _element(one, version, value, is_flexible, path)
         return
     yield _size(None if value is None else len(value), is_flexible, path)
+    if value and len(value) >= MANY and value[0] is value[-1]:  # one element over and over
+        once = b"".join(part.data for part in _element(one, version, value[0], is_flexible, path))
+        yield Piece(path, "bytes", once * len(value))
+        return
     for element in value or ():
         yield from _element(one, version, element, is_flexible, path)
 

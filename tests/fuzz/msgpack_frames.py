@@ -16,7 +16,8 @@ import msgpack
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages import APIS
-from minibroker.protocol.rpc.codec import element_of, fields_of, without_none
+from minibroker.protocol.rpc import codec
+from minibroker.protocol.rpc.codec import element_of, without_none
 from minibroker.protocol.types import Records
 from tests.fuzz.frames import (
     LONG_BYTES,
@@ -30,6 +31,7 @@ from tests.fuzz.frames import (
 from tests.fuzz.known import ORDERS, STRANGE_TEXTS, Known
 
 KEYS: Final = tuple(ApiKey)
+fields_of: Final = cache(codec.fields_of)
 
 
 class Raw(bytes):
@@ -78,12 +80,14 @@ WRONG: Final[dict[str, Any]] = {
 
 
 def pack(value: Any) -> bytes:
-    """A tree as msgpack, with what is raw in it."""
+    """A tree as msgpack, with what is raw in it. Long arrays have one element over and over."""
     if isinstance(value, Raw):
         return bytes(value)
     if isinstance(value, list):
         size = len(value)
         start = bytes((0x90 | size,)) if size < 16 else b"\xdd" + struct.pack(">I", size)
+        if size >= MANY and value[0] is value[-1]:
+            return start + pack(value[0]) * size
         return start + b"".join(map(pack, value))
     return bytes(msgpack.packb(value))
 

@@ -143,7 +143,7 @@ class Fuzz:
             del broker.lines[: len(lines)]
             with (self._place / f"{broker.data_dir.name}.txt").open("a") as file:
                 file.writelines(f"{line}\n" for line in lines)
-            starts = [n for n, line in enumerate(lines) if line.startswith("Traceback")]
+            starts = [n for n, line in enumerate(lines) if "Traceback" in line]
             for start in starts[:3]:
                 self._tracebacks.append("\n".join(lines[max(0, start - 2) : start + 60]))
             if starts:
