@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.fuzz.frames import THOUSANDS
 from tests.fuzz.replay import replay
-from tests.fuzz.run import ALONE_S, ROUNDS, Fuzz, running_brokers
+from tests.fuzz.run import ROUNDS, Fuzz, running_brokers
 from tests.fuzz.sender import WIRES
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def main() -> int:
     given.place.mkdir(parents=True)
     with running_brokers(given.place, 3 if given.cluster else 1) as brokers:
         fuzz = Fuzz(brokers, given.seed, given.place, given.wire or WIRES, given.elements)
-        verdict = fuzz.run(given.frames, ROUNDS, ALONE_S)
+        verdict = fuzz.run(given.frames, ROUNDS)
     fuzz.judge_times()
     print(verdict)
     if verdict.problems:

@@ -26,7 +26,7 @@ from minibroker.protocol.records.record import Record, decode_records, encode_ba
 from tests.support.wire import Wire
 
 TOPIC: Final = "good"
-PAUSE_S: Final = 0.01
+PAUSE_S: Final = 0.005
 FETCHED_BYTES: Final = 4_000_000
 RETRIED: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -14,16 +14,16 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey
+from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
 from tests.fuzz.batches import batch
 from tests.fuzz.frames import MANY, THOUSANDS, Twist
 
 TOPICS: Final = tuple(f"fuzz-{number}" for number in range(6))
 PARTITIONS: Final = 2  # of each topic
-GROUPS: Final = tuple(f"fuzz-group-{number}" for number in range(8))
+GROUPS: Final = tuple(f"fuzz-group-{number}" for number in range(4))
 SOME_TOPICS: Final = ("fuzz-made", "fuzz-deleted", "fuzz-none")  # they come and go
 ALL_TOPICS: Final = (*TOPICS, *TOPICS, *SOME_TOPICS)
-PROTOCOLS: Final = ("range", "sticky")
+PROTOCOLS: Final = ("range", "range", "range", "sticky")
 NO_BROKER: Final = 77
 STALE: Final = -5
 REMEMBERED: Final = 20  # producers, sessions
@@ -87,13 +87,13 @@ _NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     "operation": (0, 0, 1, 2, 3),
     "partition_count": (-1, 1, 2),
     "partition_max_bytes": (0, 1, 1000, 2**20),
-    "rebalance_timeout_ms": (0, 100, 1000),
+    "rebalance_timeout_ms": (0, 300, 1000, 1000),
     "replica_id": (-1, -1, -1, -2, NO_BROKER),
     "replication_factor": (-1, 1),
     "resource_type": (2, 2, 4),
     "retention_time_ms": (-1,),
     "session_epoch": (-1, 0, 1, 2),
-    "session_timeout_ms": (100, 1000, 6000),
+    "session_timeout_ms": (100, 6000, 6000, 6000),
     "timeout_ms": (0, 100, 1000),
     "transaction_timeout_ms": (1000,),
     "wait_ms_max": (0, 0, 50),
@@ -132,6 +132,13 @@ class Known:
         """A producer id was given."""
         self.producers = [*self.producers[-REMEMBERED:], (producer_id, epoch)]
 
+    def learn_member(self, group: str, error: int, member_id: str, generation: int) -> None:
+        """A JOIN was answered: with a membership, an id to join with, or that there is none."""
+        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self.members.pop(group, None)
+        elif member_id:
+            self.members[group] = Membership(member_id, generation)
+
     def learn_session(self, session_id: int) -> None:
         """A fetch session was opened."""
         self.sessions = [*self.sessions[-REMEMBERED:], session_id]
@@ -153,7 +160,7 @@ class Known:
         member = self.members.get(self.group, Membership())
         match name:
             case "generation" | "generation_id" | "generation_id_or_member_epoch":
-                return member.generation if rng.random() < 0.8 else rng.choice((-1, 0, 1))
+                return member.generation if rng.random() < 0.95 else rng.choice((-1, 0, 1))
             case "session_id":
                 return rng.choice((0, *self.sessions[-3:]))
             case "fetch_offset" | "offset" | "committed_offset":
@@ -176,9 +183,9 @@ class Known:
         member = self.members.get(self.group, Membership())
         match name:
             case "group_id" | "groups" | "groups_names" | "key":
-                return self.group if rng.random() < 0.7 else rng.choice(GROUPS)
+                return self.group if rng.random() < 0.95 else rng.choice(GROUPS)
             case "member_id":
-                return member.member_id if rng.random() < 0.8 else rng.choice(("", "nobody"))
+                return member.member_id if rng.random() < 0.95 else rng.choice(("", "nobody"))
             case "instance_id" | "group_instance_id":
                 return rng.choice(("static-1", "static-2"))
             case "protocol_type":
@@ -204,7 +211,7 @@ class Known:
         """Bytes that the field may have."""
         rng = self.rng
         if name in ("topic_id", "id"):
-            return rng.choice((b"", b"", bytes(16), *self.topic_ids.values()))
+            return rng.choice((b"", rng.choice((bytes(16), *self.topic_ids.values()))))
         return rng.randbytes(rng.choice((0, 1, 16, 16, 300)))
 
     def records(self) -> bytes:

@@ -23,7 +23,7 @@ from minibroker.protocol.rpc.codec import decode_response
 from tests.fuzz import kafka_frames, msgpack_frames
 from tests.fuzz.frames import THOUSANDS, Frame
 from tests.fuzz.kafka_frames import KafkaFrames
-from tests.fuzz.known import Known, Membership
+from tests.fuzz.known import Known
 from tests.fuzz.msgpack_frames import MsgpackFrames
 
 WIRES: Final = ("kafka", "msgpack")
@@ -32,10 +32,31 @@ IN_FLIGHT_MAX: Final = 4  # of one connection
 WAIT_S_MAX: Final = 1.0  # for the oldest answer of a connection
 SEND_S_MAX: Final = 3.0
 REMEMBERED: Final = 400  # frames
-# Apis whose sound requests leave something behind for long: deleted topics keep their files open
-# for a minute, and each new partition opens some.
-RARE: Final = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS)
+# Deleted topics keep their files open for a minute, and each new partition opens some. The others
+# undo what other frames have done: there would be no members and no records.
+RARE: Final = (
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.LEAVE_GROUP,
+)
 RARELY: Final = 0.1
+OFTEN: Final = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.JOIN_GROUP,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.OFFSET_COMMIT,
+)
+KEYS: Final = {
+    "kafka": (*kafka_frames.KEYS, *OFTEN),
+    "msgpack": (*msgpack_frames.KEYS, *OFTEN),
+}
 RECEIVED_BYTES: Final = 256 * 1024
 
 
@@ -143,14 +164,13 @@ class Sender:
 
     def _frame(self, wire: str, number: int) -> Frame:
         rng = self._rng
-        while True:
-            if wire == "kafka":
-                api = rng.choice(kafka_frames.APIS)
-                frame = self._kafka.frame(api, rng.randint(api.first, api.last), number)
-            else:
-                frame = self._msgpack.frame(rng.choice(msgpack_frames.KEYS), number)
-            if frame.api_key not in RARE or rng.random() < RARELY:
-                return frame
+        key = rng.choice(KEYS[wire])
+        while key in RARE and rng.random() > RARELY:
+            key = rng.choice(KEYS[wire])
+        if wire == "msgpack":
+            return self._msgpack.frame(key, number)
+        api = ADAPTERS[key].api
+        return self._kafka.frame(api, rng.randint(api.first, api.last), number)
 
     def _free(self) -> _Connection | None:
         """A connection that may take a frame, in turn; opened if there are too few."""
@@ -213,7 +233,8 @@ class Sender:
         match frame.api_key:
             case ApiKey.JOIN_GROUP:
                 generation = _first(answer, "generation", "generation_id")
-                known.members[frame.group] = Membership(answer.member_id, generation)
+                error = _first(answer, "error", "error_code")
+                known.learn_member(frame.group, error, answer.member_id, generation)
             case ApiKey.INIT_PRODUCER_ID:
                 if answer.producer_id >= 0:
                     known.learn_producer(answer.producer_id, answer.producer_epoch)
