@@ -25,7 +25,7 @@ STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork
 LONG: Final = {
     *(
         ROOT / "tests" / name
-        for name in ("acceptance", "adversary", "audit", "bench", "kit", "sim")
+        for name in ("acceptance", "adversary", "audit", "bench", "fuzz", "kit", "sim")
     ),
     *(
         ROOT / "tests" / "unit" / name

@@ -108,21 +108,22 @@ class KafkaFrames:
 
     # -- frames
 
-    def frame(self, api: KafkaApi, version: int, correlation_id: int) -> Frame:
-        """A frame of this api, in half of all cases a wrong one."""
+    def frame(
+        self, api: KafkaApi, version: int, correlation_id: int, twist: Twist | None = None
+    ) -> Frame:
+        """A frame of this api: with this twist, or sound, or, in a third of all cases, wrong."""
         rng = self._rng
         self.known.begin(api.key)
-        twist = self.known.twist(twists(api, version)) if rng.random() < 0.35 else None
         parts = self.pieces(api, version, correlation_id, twist)
         what = f"{api.name} v{version}"
         if twist is not None:
             what += f", {twist}"
-        elif rng.random() < 0.35:
+        elif rng.random() < 0.25:
             index = rng.randrange(len(parts))
             wrong = rng.choice(WRONG[parts[index].kind])
             what += f", {parts[index].path} is {wrong[:8].hex()}"
             parts[index] = parts[index]._replace(data=wrong)
-        elif rng.random() < 0.2:
+        elif rng.random() < 0.1:
             what += ", " + reshape(rng, parts)
         data = b"".join(part.data for part in parts)
         is_whole, size = True, len(data)

@@ -11,7 +11,6 @@ that are stale (`ORDERS`).
 """
 
 import random
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
@@ -143,12 +142,11 @@ class Known:
         """A fetch session was opened."""
         self.sessions = [*self.sessions[-REMEMBERED:], session_id]
 
-    def twist(self, twists: Sequence[Twist]) -> Twist:
-        """One of these; few with thousands of elements, which take long to make."""
-        twist = self.rng.choice(twists)
-        if twist.times == THOUSANDS and self.rng.random() > THOUSANDS_PART:
-            return twist._replace(times=MANY)
-        return twist._replace(times=min(twist.times, self._elements_max))
+    def limited(self, twist: Twist) -> Twist:
+        """The twist with as many elements as are allowed: rarely thousands, which take long."""
+        is_rare = twist.times == THOUSANDS and self.rng.random() > THOUSANDS_PART
+        times = min(MANY if is_rare else twist.times, self._elements_max)
+        return twist._replace(times=times)
 
     # -- values
 

@@ -62,6 +62,7 @@ class Verdict:
     p99_flooded_ms: dict[str, float] = field(default_factory=dict)
     slower: dict[str, float] = field(default_factory=dict)
     acknowledged: int = 0
+    refused: int = 0
     sessions_ended: int = 0
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -186,7 +187,7 @@ class Fuzz:
         self.verdict.sessions_ended = sum(new != old for old, new in pairs)
 
     def _judge_client(self, told: dict[str, Any], rounds: int) -> None:
-        self.verdict.acknowledged = told["acknowledged"]
+        self.verdict.acknowledged, self.verdict.refused = told["acknowledged"], told["refused"]
         self.verdict.problems += told["problems"]
         p99 = told["p99_ms"]
         for what in ("ping", "produce", "fetch"):

@@ -21,7 +21,7 @@ from minibroker.protocol.kafka.adapters.table import ADAPTERS
 from minibroker.protocol.kafka.codec import decode
 from minibroker.protocol.rpc.codec import decode_response
 from tests.fuzz import kafka_frames, msgpack_frames
-from tests.fuzz.frames import THOUSANDS, Frame
+from tests.fuzz.frames import THOUSANDS, Frame, Twist
 from tests.fuzz.kafka_frames import KafkaFrames
 from tests.fuzz.known import Known
 from tests.fuzz.msgpack_frames import MsgpackFrames
@@ -57,6 +57,7 @@ KEYS: Final = {
     "kafka": (*kafka_frames.KEYS, *OFTEN),
     "msgpack": (*msgpack_frames.KEYS, *OFTEN),
 }
+TWISTED: Final = 0.5  # of all frames
 RECEIVED_BYTES: Final = 256 * 1024
 
 
@@ -66,6 +67,36 @@ class Sent(NamedTuple):
     address: str
     wire: str
     frame: Frame
+
+
+class Target(NamedTuple):
+    """What a frame is to be: a request of this api and version, perhaps with this twist."""
+
+    api_key: int
+    version: int
+    twist: Twist | None = None
+
+
+def targets(wire: str) -> list[Target]:
+    """Every twist of every version of every api: each field with each boundary."""
+    if wire == "msgpack":
+        return [
+            Target(key, 0, twist)
+            for key in msgpack_frames.KEYS
+            for twist in msgpack_frames.twists(key)
+        ]
+    return [
+        Target(api.key, version, twist)
+        for api in kafka_frames.APIS
+        for version in range(api.first, api.last + 1)
+        for twist in kafka_frames.twists(api, version)
+    ]
+
+
+def _random_version(rng: random.Random, wire: str, key: int) -> int:
+    if wire == "msgpack":
+        return 0
+    return rng.randint(ADAPTERS[key].api.first, ADAPTERS[key].api.last)
 
 
 class _Connection:
@@ -132,6 +163,7 @@ class Sender:
         self._msgpack = MsgpackFrames(self.known)
         self._places = [(address, wire) for wire in wires for address in addresses]
         self._connections: dict[int, _Connection] = {}
+        self._targets: dict[str, list[Target]] = {wire: [] for wire in wires}
         self._count = max(1, CONNECTIONS // len(addresses)) * len(self._places)
         self._poll = select.poll()
         self._turn = 0
@@ -164,13 +196,24 @@ class Sender:
 
     def _frame(self, wire: str, number: int) -> Frame:
         rng = self._rng
-        key = rng.choice(KEYS[wire])
-        while key in RARE and rng.random() > RARELY:
+        if rng.random() < TWISTED:
+            target = self._target(wire)
+        else:
             key = rng.choice(KEYS[wire])
+            while key in RARE and rng.random() > RARELY:
+                key = rng.choice(KEYS[wire])
+            target = Target(key, _random_version(rng, wire, key))
+        twist = target.twist and self.known.limited(target.twist)
         if wire == "msgpack":
-            return self._msgpack.frame(key, number)
-        api = ADAPTERS[key].api
-        return self._kafka.frame(api, rng.randint(api.first, api.last), number)
+            return self._msgpack.frame(target.api_key, number, twist)
+        return self._kafka.frame(ADAPTERS[target.api_key].api, target.version, number, twist)
+
+    def _target(self, wire: str) -> Target:
+        """The next of all twists, in an order of chance; after the last one they begin again."""
+        if not self._targets[wire]:
+            self._targets[wire] = targets(wire)
+            self._rng.shuffle(self._targets[wire])
+        return self._targets[wire].pop()
 
     def _free(self) -> _Connection | None:
         """A connection that may take a frame, in turn; opened if there are too few."""

@@ -25,7 +25,10 @@ from tests.fuzz.msgpack_frames import MsgpackFrames, Raw, pack
 
 SEED = 1
 MARK = b"<the place of a wrong value>"
-WRONG = {name: pack(value) for name, value in msgpack_frames.WRONG.items()}
+# Without arrays of thousands: they cost seconds, and show no more than short ones.
+WRONG = {
+    name: pack(value) for name, value in msgpack_frames.WRONG.items() if "20,000" not in name
+}
 
 
 class Full(Known):

@@ -23,6 +23,9 @@ def fuzzed(place: Path, seed: int, frames: int, count: int, rounds: int = 0) -> 
     with running_brokers(place, count) as brokers:
         fuzz = Fuzz(brokers, seed, place)
         verdict = fuzz.run(frames, rounds)
+    if count == 1 and verdict.alive:
+        with running_brokers(place, count):
+            pass  # it starts again with what it has stored
     if rounds:
         fuzz.judge_times()
     if verdict.problems:
