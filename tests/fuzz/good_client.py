@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from minibroker.protocol.constants import ACKS_ALL, ApiKey, ErrorCode
@@ -47,6 +48,15 @@ class GoodClient:
         self._refused = 0
         self.times: dict[str, list[float]] = defaultdict(list)
         self.problems: list[str] = []
+        self.is_served = True
+
+    def try_to(self, work: Callable[[], None]) -> None:
+        """Do something; an answer that does not come is a problem, and the client stops there."""
+        try:
+            work()
+        except OSError as error:
+            self.is_served = False
+            self.problems.append(f"{type(error).__name__}: {error}, after {self._number} records")
 
     def create_topic(self) -> None:
         """Its own, with a partition led by each broker, which it waits for."""
@@ -203,14 +213,16 @@ def main() -> None:
     client.create_topic()
     print("ready", flush=True)
     phase = "before"
-    while True:
+    while True:  # until stdin ends
         if select.select([sys.stdin], [], [], PAUSE_S)[0]:
             line = sys.stdin.readline()
             if not line:
                 break
             phase = line.strip()
-        client.work(phase)
-    client.check_all()
+        if client.is_served:
+            client.try_to(partial(client.work, phase))
+    if client.is_served:
+        client.try_to(client.check_all)
     print(json.dumps(client.report()))
 
 

@@ -7,6 +7,7 @@ cannot have. `tests/fuzz/test_fuzz.py` sends such frames to real brokers.
 import copy
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import wire as kafka
 from minibroker.protocol.kafka.apis import KafkaApi
 from minibroker.protocol.kafka.codec import encode
+from minibroker.protocol.messages import APIS
 from minibroker.protocol.rpc import codec as msgpack_wire
 from tests.fuzz import kafka_frames, msgpack_frames
 from tests.fuzz.frames import THOUSANDS
@@ -26,9 +28,7 @@ from tests.fuzz.msgpack_frames import MsgpackFrames, Raw, pack
 SEED = 1
 MARK = b"<the place of a wrong value>"
 # Without arrays of thousands: they cost seconds, and show no more than short ones.
-WRONG = {
-    name: pack(value) for name, value in msgpack_frames.WRONG.items() if "20,000" not in name
-}
+WRONG = {name: pack(value) for name, value in msgpack_frames.WRONG.items() if "20,000" not in name}
 
 
 class Full(Known):
@@ -48,7 +48,7 @@ class Full(Known):
 
 
 def outcome(decode: object, data: bytes, what: str) -> str:
-    """Whether a frame, without its length, is a request or refused; anything else raises."""
+    """Whether a frame, without its length, can be decoded or is refused; anything else raises."""
     try:
         decode(memoryview(data))  # type: ignore[operator]
     except ProtocolError:
@@ -56,7 +56,7 @@ def outcome(decode: object, data: bytes, what: str) -> str:
     except BaseException as error:
         error.add_note(f"{what}: {data[:200].hex()}")
         raise
-    return "a request"
+    return "decoded"
 
 
 def around(header: list[Any], path: tuple[int, ...]) -> tuple[bytes, bytes]:
@@ -86,7 +86,23 @@ def test_each_node_of_a_msgpack_request_with_each_type(key: ApiKey) -> None:
             data = b"".join((size.to_bytes(4, "big"), before, packed, behind, blobs))
             what = f"{key.name} with {name} at {path}"
             seen[outcome(msgpack_wire.decode_request, data, what)] += 1
-    assert min(seen["refused"], seen["a request"]) > 0
+    assert min(seen["refused"], seen["decoded"]) > 0
+
+
+@pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
+def test_each_node_of_a_msgpack_answer_with_each_type(key: ApiKey) -> None:
+    """So it is for a client, which reads answers."""
+    decode = partial(msgpack_wire.decode_response, api_key=key, version=0)
+    parts: list[bytes] = []
+    body = MsgpackFrames(Full(1)).body(APIS[key].response, parts)
+    header, blobs = [1, body, list(map(len, parts))], b"".join(parts)
+    assert outcome(decode, framed(header, blobs), key.name) == "decoded"
+    for path in list(msgpack_frames.paths(header)):
+        before, behind = around(header, path)
+        for name, packed in WRONG.items():
+            size = len(before) + len(packed) + len(behind)
+            data = b"".join((size.to_bytes(4, "big"), before, packed, behind, blobs))
+            outcome(decode, data, f"an answer to {key.name} with {name} at {path}")
 
 
 @pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
@@ -99,7 +115,7 @@ def test_each_value_of_a_type_is_a_msgpack_request(key: ApiKey) -> None:
         header, blobs = made.tree(key, 1, twist)
         told = outcome(msgpack_wire.decode_request, framed(header, blobs), f"{key.name}, {twist}")
         is_huge = len(framed(header, b"")) > 1024 * 1024 or twist.value == 2**63 - 1
-        assert told == "a request" or is_huge, twist
+        assert told == "decoded" or is_huge, twist
 
 
 def versions(api: KafkaApi) -> range:
@@ -114,7 +130,7 @@ def test_each_piece_of_a_kafka_request_with_each_wrong_value(api: KafkaApi) -> N
     for version in versions(api):
         parts = KafkaFrames(Full(2)).pieces(api, version, 1)
         whole = [part.data for part in parts]
-        assert outcome(kafka.decode_request, b"".join(whole), api.name) == "a request"
+        assert outcome(kafka.decode_request, b"".join(whole), api.name) == "decoded"
         for index, part in enumerate(parts):
             for wrong in kafka_frames.WRONG[part.kind]:
                 data = b"".join((*whole[:index], wrong, *whole[index + 1 :]))
@@ -122,7 +138,7 @@ def test_each_piece_of_a_kafka_request_with_each_wrong_value(api: KafkaApi) -> N
                 seen[outcome(kafka.decode_request, data, what)] += 1
             cut = b"".join(whole[:index])
             assert outcome(kafka.decode_request, cut, f"{api.name} cut at {index}") == "refused"
-    assert min(seen["refused"], seen["a request"]) > 0
+    assert min(seen["refused"], seen["decoded"]) > 0
 
 
 @pytest.mark.parametrize("api", kafka_frames.APIS, ids=lambda api: api.name)
@@ -144,4 +160,4 @@ def test_each_value_of_a_type_is_a_kafka_request(api: KafkaApi) -> None:
                 assert data.endswith(encoded)
             told = outcome(kafka.decode_request, data, f"{api.name} v{version}, {twist}")
             is_replica = twist.path == "replica_id"  # brokers do not copy over this wire
-            assert told == "a request" or is_replica or not encoded, twist
+            assert told == "decoded" or is_replica or not encoded, twist
