@@ -120,6 +120,9 @@ POISONS: Final[dict[str, Callable[[tuple[int, int, int]], bytes]]] = {
     "negative headers": partial(encode, record(headers=encode_varint(-1)), 1),
     "a header name that is no text": partial(encode, record(headers=b"\x02\x04\xff\xfe\x02x"), 1),
     "times above 64 bits": partial(encode, record(time=2**63 - 1), 1),
+    "times above 64 bits, as claimed": partial(
+        encode, record(time=2**63 - 1), 1, max_timestamp=2**63 - 1
+    ),
     "times below 64 bits": partial(encode, record(time=-(2**63)), 1, base_timestamp=-(2**62)),
     "times beyond the largest": partial(encode, record(time=2**40), 1),
     "two batches": lambda stamp: encode(record(), 1, stamp) * 2,

@@ -14,7 +14,7 @@ import random
 from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
-from tests.fuzz.batches import batch
+from tests.fuzz.batches import NOW_MS, batch
 from tests.fuzz.frames import MANY, THOUSANDS, Twist
 
 TOPICS: Final = tuple(f"fuzz-{number}" for number in range(6))
@@ -164,7 +164,7 @@ class Known:
             case "fetch_offset" | "offset" | "committed_offset":
                 return rng.choice((0, 1, rng.randrange(max(self.ends.values(), default=0) + 2)))
             case "timestamp":
-                return rng.choice((-1, -2, 0, 1, 1_700_000_000_000, 2**62))
+                return rng.choice((-1, -2, 0, NOW_MS, NOW_MS + 1000, NOW_MS + 2**41, 2**62, 2**62))
         return rng.choice(_NUMBERS.get(name, (0, 0, 1)))
 
     def text(self, path: str) -> str:

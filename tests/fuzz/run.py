@@ -33,6 +33,7 @@ MEMORY_BYTES_MAX: Final = 64 * MB
 SLOWER_MAX: Final = 3.0
 WARM_FRAMES: Final = 2_000  # before memory is measured: code is generated, caches fill
 SETTLE_S: Final = 3.0
+TRACEBACK_LINES: Final = 150  # of nested groups of exceptions
 LOOK_EVERY: Final = 1000  # frames
 AGAIN_S: Final = 0.05  # after a connection was refused
 ROUNDS: Final = 5
@@ -161,8 +162,9 @@ class Fuzz:
             with (self._place / f"{broker.data_dir.name}.txt").open("a") as file:
                 file.writelines(f"{line}\n" for line in lines)
             starts = [n for n, line in enumerate(lines) if "Traceback" in line]
-            for start in starts[:3]:
-                self._tracebacks.append("\n".join(lines[max(0, start - 2) : start + 60]))
+            if starts:
+                end = starts[0] + TRACEBACK_LINES
+                self._tracebacks.append("\n".join(lines[max(0, starts[0] - 2) : end]))
             if starts:
                 self.verdict.problems.append(f"{broker.address} printed {len(starts)} tracebacks")
             if not broker.is_running:

@@ -30,7 +30,7 @@ def fuzzed(place: Path, seed: int, frames: int, count: int, rounds: int = 0) -> 
         fuzz.judge_times()
     if verdict.problems:
         tracebacks = place / "tracebacks.txt"
-        shown = tracebacks.read_text()[:10_000] if tracebacks.exists() else ""
+        shown = tracebacks.read_text()[-5_000:] if tracebacks.exists() else ""
         pytest.fail(f"{verdict}\n{again}\n{place} has the last frames\n{shown}")
     return verdict
 
