@@ -130,6 +130,7 @@ class Fuzz:
             self.verdict.problems.append(f"{type(error).__name__}: {error}")
         finally:
             good.kill()
+            self._sender.close()
         self.verdict.outcomes = dict(self._sender.outcomes)
         self.verdict.seconds = round(time.monotonic() - began, 1)
         if self.verdict.problems:
@@ -157,6 +158,8 @@ class Fuzz:
     def _look(self) -> bool:
         """Whether all brokers run. What they printed goes to a file; tracebacks are problems."""
         for broker in self._brokers:
+            if not broker.is_running:
+                broker.wait()  # until all that it has printed is here
             lines = broker.lines[:]
             del broker.lines[: len(lines)]
             with (self._place / f"{broker.data_dir.name}.txt").open("a") as file:

@@ -187,10 +187,13 @@ class Sender:
             connection.since -= WAIT_S_MAX / 2  # it will hardly be answered
 
     def drain(self, seconds: float) -> None:
-        """Wait so long for answers, and close all connections."""
+        """Wait for answers, at most so long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and any(one.waiting for one in self._connections.values()):
             self._receive(50)
+
+    def close(self) -> None:
+        """Close all connections."""
         for connection in list(self._connections.values()):
             self._close(connection, "")
 
