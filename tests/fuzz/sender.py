@@ -31,7 +31,7 @@ CONNECTIONS: Final = 6  # of each wire
 IN_FLIGHT_MAX: Final = 4  # of one connection
 WAIT_S_MAX: Final = 1.0  # for the oldest answer of a connection
 SEND_S_MAX: Final = 3.0
-REMEMBERED: Final = 400  # frames
+REMEMBERED: Final = 10_000  # frames
 # Deleted topics keep their files open for a minute, and each new partition opens some. The others
 # undo what other frames have done: there would be no members and no records.
 RARE: Final = (
