@@ -17,7 +17,6 @@ MAY_IMPORT = {
     "broker.clock": "",
     "broker.defects": "",
     "broker.descriptors": "",
-    "broker.disk": "protocol broker.log.files",
     "broker.disk": "protocol broker.log.files broker.private_files",
     "broker.errors": "protocol",
     "broker.histogram": "",
@@ -45,14 +44,12 @@ MAY_IMPORT = {
     " broker.defects broker.errors broker.log"
     " broker.metadata broker.turns broker.controller",
     "broker.groups": "protocol broker.config broker.errors broker.log broker.metadata.model"
-    " broker.replication broker.groups",
-    "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
-    " broker.log"
     " broker.replication broker.turns broker.groups",
-    "broker.server": "protocol client.net.network broker.config broker.errors broker.log"
-    " broker.metadata.model broker.replication broker.controller broker.groups broker.machine"
-    " broker.observe.readiness broker.histogram broker.turns broker.wall_clock broker.server",
-    " broker.observe.readiness broker.descriptors broker.histogram broker.turns broker.server",
+    "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
+    " broker.log broker.metadata.model broker.replication broker.controller broker.groups"
+    " broker.machine"
+    " broker.observe.readiness broker.descriptors broker.histogram broker.turns"
+    " broker.wall_clock broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
     "broker.observe.sources": "protocol broker.replication broker.server",
     "broker.observe.loop_lag": "broker.histogram",

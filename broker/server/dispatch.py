@@ -92,13 +92,13 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.UPDATE_METADATA: _changes(control.update_metadata),
     ApiKey.CONTROLLED_SHUTDOWN: _changes(control.controlled_shutdown),
     ApiKey.OFFSET_COMMIT: _changes(group_offsets.commit),
-    ApiKey.OFFSET_FETCH: _reads(group_offsets.fetch),
+    ApiKey.OFFSET_FETCH: _changes(group_offsets.fetch),  # it replays what is committed, first
     ApiKey.FIND_COORDINATOR: _reads(groups.find_coordinator),
     ApiKey.HEARTBEAT: _changes(groups.heartbeat),
     ApiKey.LEAVE_GROUP: _changes(groups.leave),
     ApiKey.SYNC_GROUP: _changes(groups.sync),
-    ApiKey.DESCRIBE_GROUPS: _reads(groups.describe),
-    ApiKey.LIST_GROUPS: _reads(groups.list_groups),
+    ApiKey.DESCRIBE_GROUPS: _changes(groups.describe),  # as above
+    ApiKey.LIST_GROUPS: _changes(groups.list_groups),  # as above
     ApiKey.API_VERSIONS: _reads(versions.handle),
     ApiKey.CREATE_TOPICS: _changes(topics.create),
     ApiKey.DELETE_TOPICS: _changes(topics.delete),
