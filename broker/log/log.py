@@ -305,9 +305,14 @@ class Log:
             raise refusal_of(error) from error
 
     def find_time(self, timestamp_ms: int, end_offset: int) -> Steps[OffsetAtTime | None]:
-        """Return the first record of that time or later below `end_offset`; see `time_lookup`."""
+        """Return the first record of that time or later below `end_offset`; see `time_lookup`.
+        Raises Refused as `read`, too."""
         segments = tuple(self._segments)
-        return find_time(segments, timestamp_ms, end_offset, lambda: self.log_start)
+        try:
+            found = yield from find_time(segments, timestamp_ms, end_offset, lambda: self.log_start)
+        except OSError as error:
+            raise refusal_of(error) from error
+        return found
 
     # -- making durable
 

@@ -144,7 +144,7 @@ def test_a_read_without_a_descriptor_is_refused():
     bench.files.descriptors_max = 0
     for use in (
         lambda: bench.log.read(0, SIZE, SEGMENTS),
-        lambda: bench.log.offset_for_timestamp(NOW, SEGMENTS),
+        lambda: next(bench.log.find_time(NOW, SEGMENTS)),
         lambda: bench.log.truncate_to(5, NOW),
         lambda: bench.log.restart_at(50, NOW),
     ):
