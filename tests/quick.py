@@ -40,6 +40,7 @@ LONG: Final = {
         )
     ),
 }
+STARTING: Final = {"spark", "kafka_broker", "kafka_cluster"}
 EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
@@ -100,8 +101,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need Spark, which runs in a process of its own."""
-    left = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    """Tests whose fixtures start processes: Spark, and the kit's brokers."""
+    left = [item for item in items if STARTING & {*getattr(item, "fixturenames", ())}]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
 

@@ -174,6 +174,8 @@ class Session:
                 logger.info("the connection from %s broke", self._stream.peer)
             except Exception as error:
                 self._log_end(self._record_defect(self._reader_step, error))
+            finally:
+                self._frames.park()  # the writer goes on for a moment
 
     async def _find_wire(self) -> Wire | None:
         """Return the wire that the peer uses; None if the stream ends before the peer shows it."""

@@ -362,7 +362,7 @@ def _too_short(size: int) -> ProtocolError:
 def _too_many(elements: int) -> ProtocolError:
     if elements < 0:
         return ProtocolError(f"an array of {elements}")
-    return TooManyElements(f"an array of {elements}; a frame may have {ELEMENTS_MAX} elements")
+    return TooManyElements(f"more than {ELEMENTS_MAX} elements of arrays in a frame")
 
 
 def _too_large(size: int) -> ProtocolError:

@@ -99,6 +99,7 @@ async def test_a_deleted_topic_holds_no_descriptor(
     machine = small(log_message_timestamp_after_max_ms=str(1 << 62))
     async with machine.running(), machine.connect() as channel:
         await topic(channel)
+        await trio.sleep(1)  # until the names of its files are on the disk
         before = machine.files.descriptors
         await topic(channel, "u")
         for number in range(10):

@@ -26,6 +26,7 @@ from tests.support.seeds import rest_in_soak
 STALL_S_MAX = 5.0
 FENCE_S = 2.0  # a session and four heartbeats
 FLAPPING_S = 60.0
+SUCCESSIONS = 4
 SEEDS = range(5)
 PART = 20
 SOAK = range(1000, 2000, PART)
@@ -254,18 +255,20 @@ async def delay_confirmation() -> None:
 
 
 async def outlive_session() -> None:
-    """A controller without the store reaches the leader, and its successor does not."""
+    """A controller without the store reaches the leader, and its successor does not. The leader
+    itself may be that successor: so several times."""
     async with open_trial() as trial:
         await trial.send(5)
-        old, controller, third = await obey_roles(trial, is_controller=False)
-        controller.link.cut()
-        trial.world.network.cut(third.name, old.name)
-        with trio.move_on_after(2 * FENCE_S):
-            await trial.until(lambda agreed: agreed.leader not in (old.node_id, -1))
-        await trio.sleep(1)
-        trial.world.network.heal()
-        controller.link.heal()
-        await trial.settle()
+        for _ in range(SUCCESSIONS):
+            old, controller, third = await obey_roles(trial, is_controller=False)
+            controller.link.cut()
+            trial.world.network.cut(third.name, old.name)
+            with trio.move_on_after(2 * FENCE_S):
+                await trial.until(lambda agreed, old=old: agreed.leader not in (old.node_id, -1))
+            await trio.sleep(1)
+            trial.world.network.heal()
+            controller.link.heal()
+            await trial.settle()
 
 
 async def meet_successor() -> None:

@@ -49,8 +49,12 @@ def _describe_all(
 ) -> Turns[tuple[ResourceConfigs, ...]]:
     known: dict[tuple[int, str], ResourceConfigs] = {}
     described = []
-    for some in at_once(dict.fromkeys(resources), RESOURCES_AT_ONCE):
+    seen: set[ConfigResource] = set()
+    for some in at_once(resources, RESOURCES_AT_ONCE):
         for asked in some:
+            if asked in seen:
+                continue
+            seen.add(asked)
             key = asked.resource_type, asked.name
             if key not in known:
                 known[key] = _describe(services, *key)

@@ -28,6 +28,8 @@ from minibroker.protocol.messages.delete_records import (
 )
 from minibroker.protocol.types import TopicPartition
 
+PARTITIONS_AT_ONCE = 200
+
 
 class _Waiting(NamedTuple):
     """A partition that waits until its replicas start at `offset`; `place` is in the answer."""
@@ -137,7 +139,7 @@ def handle_in_turns(
 ) -> Turns[DeleteRecordsResponse | Parked[DeleteRecordsResponse]]:
     """As `handle`, for a request about many partitions."""
     deletion = _DeleteRecords(services)
-    for some in at_once(_each_once(request)):
+    for some in at_once(_each_once(request), PARTITIONS_AT_ONCE):
         for asked in some:
             deletion.delete(asked, now)
         yield

@@ -8,8 +8,9 @@ replaced, and whose followers have stopped fetching, answers consumers NOT_LEADE
 
 A request for a few ends is answered at once. One that looks up times, or names many partitions, is
 parked, and `OffsetLookups` answers it in steps. Equal entries of a request are answered once. A
-partition for which a request has two different entries gets INVALID_REQUEST, as Kafka answers: a
+partition for which a request has two different times gets INVALID_REQUEST, as Kafka answers: a
 client could not tell the two answers apart, and a small request could ask for any amount of work.
+Both ends of a log may be asked for in one request, as followers do.
 """
 
 from collections.abc import Iterable
@@ -46,7 +47,7 @@ from minibroker.protocol.types import StaleSlice, TopicPartition
 
 AT_ONCE: Final = 200  # partitions, in one turn
 LOOKUP_S: Final = 20.0  # a request waits at most; clients wait for 30 s and longer
-AMBIGUOUS: Final = -(1 << 63)  # the timestamp of a partition with two different entries
+AMBIGUOUS: Final = -(1 << 63)  # the timestamp of a partition with two different times
 
 
 def list_offsets(
@@ -76,19 +77,21 @@ class _Distinct:
     """The entries of a request without repetitions."""
 
     def __init__(self) -> None:
-        self._by_name: dict[TopicPartition, PartitionListOffsets] = {}
+        # The key has the timestamp of an end, and 0 for all times.
+        self._entries: dict[tuple[str, int, int], PartitionListOffsets] = {}
 
     def add(self, entries: Iterable[PartitionListOffsets]) -> None:
-        """Add entries. One of a partition that has another entry makes both invalid."""
+        """Add entries. Two different ones of a partition make each other invalid, unless they ask
+        for different ends of its log, or for an end and a time."""
         for asked in entries:
-            name = TopicPartition(asked.topic, asked.partition)
-            known = self._by_name.setdefault(name, asked)
+            key = asked.topic, asked.partition, min(asked.timestamp, 0)
+            known = self._entries.setdefault(key, asked)
             if known != asked:
-                self._by_name[name] = replace(asked, timestamp=AMBIGUOUS)
+                self._entries[key] = replace(asked, timestamp=AMBIGUOUS)
 
     def entries(self) -> list[PartitionListOffsets]:
-        """Return one entry for each partition, in the request's order."""
-        return [*self._by_name.values()]
+        """Return the entries, in the request's order."""
+        return [*self._entries.values()]
 
 
 def _list_in_steps(
@@ -190,8 +193,8 @@ def offsets_for_leader_epoch(
 ) -> Turns[OffsetsForLeaderEpochResponse]:
     """Return where each of the epochs asked for ended."""
     ends = []
-    for some in at_once(dict.fromkeys(request.partitions)):
-        ends += [_epoch_end(services, asked) for asked in some]
+    for some in at_once(request.partitions, AT_ONCE):
+        ends += [_epoch_end(services, asked) for asked in dict.fromkeys(some)]
         if len(some) == AT_ONCE:
             yield
     return OffsetsForLeaderEpochResponse(tuple(ends))

@@ -54,7 +54,7 @@ from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, find_flaw
 from minibroker.protocol.types import TopicPartition
 
-BATCHES_AT_ONCE = 100
+BATCHES_AT_ONCE = 50
 BYTES_AT_ONCE = 4 * 1024 * 1024  # above the size of the shared receive buffer
 ACKS = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 

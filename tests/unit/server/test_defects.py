@@ -8,17 +8,23 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.controller import topics
 from minibroker.broker.defects import KINDS_MAX, DefectKind, Defects, Stage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server import wires
 from minibroker.broker.server.dispatch import HANDLERS, Effect, effect_of
 from minibroker.broker.server.dispatch import dispatch as serve
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import ApiKey
+from minibroker.client.net.channel import ChannelOptions, open_channel
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
+from minibroker.protocol.messages.brokers import DescribeBrokerRequest
 from minibroker.protocol.messages.fetch import FetchRequest
 from minibroker.protocol.messages.metadata import MetadataRequest
+from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
+from minibroker.protocol.types import Endpoint
+from minibroker.testing.cluster import SimulatedWorld, open_broker
 from tests.unit.connections import VERSIONS, Server, fetch_of, produce_of, serving
 
 METADATA = (ApiKey.METADATA, MetadataRequest(("t",)))
@@ -192,3 +198,27 @@ def test_each_handler_says_on_which_side_it_is() -> None:
     assert effect(ApiKey.FETCH, FetchRequest(1)) is Effect.CHANGES
     assert effect(ApiKey.JOIN_GROUP, None) is Effect.CHANGES
     assert effect(ApiKey.API_VERSIONS, ApiVersionsRequest()) is Effect.READS
+
+
+async def test_a_plan_that_fails_ends_no_controller(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan changes nothing before it is written: the request fails, and the next one is served.
+    What the controller does of its own accord ends it, as before."""
+    world = SimulatedWorld(1)
+    async with open_broker(world, {}) as broker:
+        options = ChannelOptions("client")
+        network = world.network.host("client")
+        async with open_channel(network, Endpoint("broker-1", 9092), options) as channel:
+            create = CreateTopicsRequest((NewTopic("t"),))
+            with monkeypatch.context() as patched:
+                patched.setattr(topics, "plan_create", raising)
+                answer = await channel.call(ApiKey.CREATE_TOPICS, create)
+            assert answer.topics[0].error == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert "KeyError at test_defects.py" in answer.topics[0].error_message
+            answer = await channel.call(ApiKey.CREATE_TOPICS, create)
+            assert answer.topics[0].error == 0
+            described = await channel.call(ApiKey.DESCRIBE_BROKER, DescribeBrokerRequest())
+            [defect] = described.defects
+            assert (defect.request, defect.stage, defect.count) == ("CreateTopics", "plan", 1)
+        assert broker.is_running

@@ -8,8 +8,12 @@ import trio
 import trio.testing
 
 from minibroker.broker.server.request_memory import RequestMemory
+from minibroker.broker.server.session import WAITING_BYTES_MAX
 from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
+from minibroker.protocol.types import TopicPartition
 from tests.unit.connections import VERSIONS, serving
+from tests.unit.node import state_of
 
 MIB = 1024 * 1024
 
@@ -63,4 +67,88 @@ async def test_half_sent_requests_cannot_fill_the_memory(
             client.stream.close()
         await trio.sleep(1)
         assert server.acceptor.statistics().open == 1
+        assert server.node.services.memory.statistics() == 0
+
+
+async def test_waiting_requests_cannot_fill_the_memory(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Connections with many fetches that wait lose their places; a good one is served."""
+    node_partitions = [state_of(TopicPartition("t", number)) for number in range(400)]
+    async with serving(queued_max_request_bytes=str(MIB)) as server:
+        server.node.lead(*node_partitions)
+        good = await server.connect()
+        wanted = tuple(PartitionFetch("t", number, 0) for number in range(400))
+        waiting = (ApiKey.FETCH, FetchRequest(-1, 30_000, 1, partitions=wanted))
+        hostile = [await server.connect() for _ in range(10)]
+        for client in hostile:
+            await client.send(*[waiting] * 10)
+            await trio.sleep(0.1)
+            assert server.node.services.memory.statistics() <= MIB
+        assert server.acceptor.statistics().open < 11
+        await good.send(VERSIONS)
+        await good.receive(ApiKey.API_VERSIONS)
+
+
+async def test_fetch_sessions_cannot_fill_the_memory(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sessions of invented partitions go when they take too much, first those whose connection has
+    ended; their readers open others."""
+    async with serving(queued_max_request_bytes=str(MIB)) as server:
+        sessions = server.node.services.fetch_sessions
+        invented = tuple(PartitionFetch("none", number, 0) for number in range(450))
+        opening = (ApiKey.FETCH, FetchRequest(session_epoch=0, partitions=invented))
+        small = (ApiKey.FETCH, FetchRequest(session_epoch=0, partitions=invented[:40]))
+        reader = await server.connect()
+        await reader.send(small)
+        _, kept = await reader.receive(ApiKey.FETCH)
+        for _ in range(4):
+            gone = await server.connect()
+            await gone.send(opening)
+            await gone.receive(ApiKey.FETCH)
+            gone.stream.close()
+            await trio.sleep(0.1)
+        staying = await server.connect()
+        for _ in range(3):
+            await staying.send(opening)
+            await staying.receive(ApiKey.FETCH)
+        assert server.node.services.memory.statistics() <= MIB
+        assert 1 < sessions.statistics() < 6
+        assert "closing the fetch session of client" in caplog.text
+        again = FetchRequest(session_id=kept.session_id, session_epoch=1)
+        await reader.send((ApiKey.FETCH, again))
+        _, answer = await reader.receive(ApiKey.FETCH)
+        assert not answer.error, "a small session is not the first to go"
+
+
+def test_who_has_gone_is_closed_first() -> None:
+    """A large connection that is there stays as long as smaller things of none can go."""
+    memory = RequestMemory(100)
+    gone, there = Connection(is_abandoned=True), Connection()
+    memory.set_held(gone, 20)
+    memory.set_held(there, 90)
+    assert (len(gone.reasons), len(there.reasons)) == (1, 0)
+    memory.set_held(there, 101)
+    assert len(there.reasons) == 1
+
+
+async def test_a_connection_waits_for_its_own_responses(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It is read no further while its waiting requests hold much, and goes on afterwards."""
+    states = [state_of(TopicPartition("t", number)) for number in range(400)]
+    async with serving() as server:
+        server.node.lead(*states)
+        client = await server.connect()
+        wanted = tuple(PartitionFetch("t", number, 0) for number in range(400))
+        waiting = (ApiKey.FETCH, FetchRequest(-1, 1_000, 1, partitions=wanted))
+        await client.send(*[waiting] * 60)
+        await trio.sleep(0.5)
+        assert server.node.services.memory.statistics() < 2 * WAITING_BYTES_MAX
+        for _ in range(60):
+            await client.receive(ApiKey.FETCH)
+        await client.send(VERSIONS)
+        await client.receive(ApiKey.API_VERSIONS)
+        await trio.sleep(1)
         assert server.node.services.memory.statistics() == 0

@@ -12,7 +12,7 @@ from minibroker.broker.server.session import REPLIES_MAX
 from minibroker.protocol.constants import ACKS_NONE, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.protocol.messages.fetch import FetchResponse
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
@@ -142,6 +142,24 @@ async def test_garbage_ends_its_connection_alone(
             await bad.receive(ApiKey.API_VERSIONS)
         lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(lines) == 1
+        await good.send(VERSIONS)
+        await good.receive(ApiKey.API_VERSIONS)
+
+
+async def test_garbage_behind_a_request_that_waits_ends_its_connection_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What waits is counted, and is counted no more when it is answered, after the reader's end."""
+    async with serving() as server:
+        good, bad = await server.connect(), await server.connect()
+        wanted = tuple(PartitionFetch("t", 0, 0) for _ in range(400))
+        await bad.send((ApiKey.FETCH, FetchRequest(-1, 500, 1, partitions=wanted)))
+        await trio.sleep(0.1)
+        await bad.stream.send([bytes(8)])
+        await bad.receive(ApiKey.FETCH)
+        with pytest.raises(EOFError):
+            await bad.receive(ApiKey.FETCH)
+        assert server.node.services.memory.statistics() == 0
         await good.send(VERSIONS)
         await good.receive(ApiKey.API_VERSIONS)
 

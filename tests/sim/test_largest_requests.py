@@ -1,0 +1,104 @@
+"""The largest request of each api that is legal: what the longest turn of it costs.
+
+A turn is what one task does until it lets others run. It is measured by the calls of functions that
+it makes, Python's own and C's, because these are the same in each run. `python -m tests.bench
+--only abuse` measures the same requests in milliseconds, on a real broker beside a client.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+import trio
+
+from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.messages.metadata import MetadataRequest
+from minibroker.testing.cluster import SimulatedWorld, open_broker
+from tests.sim.test_any_request import ADDRESS, ask
+from tests.support.largest import ELEMENTS, Largest, largest_requests
+
+CALLS_MAX: Final = 15_000  # some milliseconds
+SOME: Final = 5_000  # elements, which are 20,000 calls and more if they are served in one turn
+WAIT_S: Final = 3.0
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the calls in each turn of a task of the broker."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self._calls = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._calls = 0
+        if "Client" not in task.name:
+            sys.setprofile(self._count)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        sys.setprofile(None)
+        self.longest = max(self.longest, self._calls)
+
+    def _count(self, frame: Any, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            self._calls += 1
+
+
+@contextmanager
+def counted() -> Iterator[Turns]:
+    """Count until the end of the block."""
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
+    try:
+        yield turns
+    finally:
+        trio.lowlevel.remove_instrument(turns)
+
+
+async def send(world: SimulatedWorld, largest: Largest) -> None:
+    """Send a request, and read what comes until it is answered or the connection ends."""
+    stream = await world.network.host("client").connect(ADDRESS)
+    buffer = memoryview(bytearray(1024 * 1024))
+    preface = PREFACE if largest.wire == "msgpack" else b""
+    try:
+        await stream.send([preface + largest.frame])
+        with trio.move_on_after(WAIT_S):
+            while await stream.receive_into(buffer):
+                pass
+    except trio.BrokenResourceError:
+        pass
+    finally:
+        stream.close()
+
+
+async def longest_turns(wire: str, elements: int, *, is_repeated: bool = False) -> dict[str, int]:
+    """The calls in the longest turn of each request."""
+    world = SimulatedWorld(1)
+    found = {}
+    async with open_broker(world, {}) as broker:
+        await ask(world, ApiKey.METADATA, MetadataRequest(("t",)))
+        for largest in largest_requests(wire, elements, is_repeated=is_repeated):
+            with counted() as turns:
+                await send(world, largest)
+            assert broker.is_running, largest
+            found[str(largest)] = turns.longest
+    return found
+
+
+@pytest.mark.parametrize("wire", ["kafka", "msgpack"])
+async def test_no_turn_is_long(wire: str, autojump_clock: trio.testing.MockClock) -> None:
+    """Decoding, handling and encoding all pause, on both wires."""
+    found = await longest_turns(wire, SOME)
+    assert {name: calls for name, calls in found.items() if calls > CALLS_MAX} == {}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["different", "equal"])
+@pytest.mark.parametrize("wire", ["kafka", "msgpack"])
+async def test_no_turn_of_a_largest_request_is_long(
+    wire: str, is_repeated: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """With as many elements as a request may have; also where they are the same."""
+    found = await longest_turns(wire, ELEMENTS, is_repeated=is_repeated)
+    assert {name: calls for name, calls in found.items() if calls > CALLS_MAX} == {}
