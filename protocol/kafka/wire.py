@@ -62,10 +62,22 @@ class _Header(NamedTuple):
         self, frame: memoryview, asked: Any, at: int
     ) -> tuple[RequestEnvelope, "ResponseEncoder"]:
         """Return the request whose body was decoded up to byte `at`, and its response's encoder."""
+        self._check_end(frame, at)
+        return self._envelope(self.adapter.request(asked, self.version))
+
+    def request_in_turns(
+        self, frame: memoryview, asked: Any, at: int
+    ) -> Generator[None, None, tuple[RequestEnvelope, "ResponseEncoder"]]:
+        """As `request`, with pauses."""
+        self._check_end(frame, at)
+        return self._envelope((yield from self.adapter.request_in_turns(asked, self.version)))
+
+    def _check_end(self, frame: memoryview, at: int) -> None:
         if at != len(frame):
             raise ProtocolError(f"{len(frame) - at} bytes behind a request's last field")
+
+    def _envelope(self, message: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
         adapter, version = self.adapter, self.version
-        message = adapter.request(asked, version)
         envelope = RequestEnvelope(
             adapter.key, version, self.correlation_id, self.client_id, message
         )
@@ -115,7 +127,7 @@ def decode_request_in_turns(
     asked, at = yield from decode_in_turns(
         shape, header.version, frame, header.end, is_flexible=header.is_flexible
     )
-    return header.request(frame, asked, at)
+    return (yield from header.request_in_turns(frame, asked, at))
 
 
 def _header(frame: memoryview, adapter: Adapter) -> _Header:

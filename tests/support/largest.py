@@ -125,7 +125,7 @@ class _MsgpackFrames:
         if hint == Records:
             return BATCH
         if hint is bool:
-            return False
+            return name == "validate_only"
         if hint is int:
             return NUMBERS.get(name, index)
         if hint is str:
@@ -212,5 +212,5 @@ class _KafkaFrames:
             case "records":
                 return BATCH
             case "bool":
-                return False
+                return one.name == "validate_only"
         return NUMBERS.get(one.name, index)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Converted, cut_text
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.metadata import (
     MetadataRequest,
@@ -98,7 +98,9 @@ def _create_topics_request(asked: Any, version: Version) -> CreateTopicsRequest:
 def _create_topics_response(answer: CreateTopicsResponse, version: Version) -> Any:
     make = apis.CREATE_TOPICS.response.of("topics").make
     return apis.CREATE_TOPICS.response.make(
-        topics=[make(one.name, one.error, cut_text(one.error_message)) for one in answer.topics]
+        topics=Converted(
+            lambda one: make(one.name, one.error, cut_text(one.error_message)), answer.topics
+        )
     )
 
 
@@ -118,7 +120,9 @@ def _create_partitions_request(asked: Any, version: Version) -> CreatePartitions
 
 def _create_partitions_response(answer: CreatePartitionsResponse, version: Version) -> Any:
     make = apis.CREATE_PARTITIONS.response.of("results").make
-    results = [make(one.name, one.error, cut_text(one.error_message)) for one in answer.topics]
+    results = Converted(
+        lambda one: make(one.name, one.error, cut_text(one.error_message)), answer.topics
+    )
     return apis.CREATE_PARTITIONS.response.make(0, results)
 
 
@@ -129,7 +133,7 @@ def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
 def _delete_topics_response(answer: DeleteTopicsResponse, version: Version) -> Any:
     make = apis.DELETE_TOPICS.response.of("responses").make
     return apis.DELETE_TOPICS.response.make(
-        responses=[make(one.name, one.error) for one in answer.topics]
+        responses=Converted(lambda one: make(one.name, one.error), answer.topics)
     )
 
 
@@ -139,10 +143,15 @@ ADAPTERS: Final = (
         ApiKey.CREATE_PARTITIONS,
         _create_partitions_request,
         _create_partitions_response,
+        Array("topics", "topics"),
     ),
     Adapter(apis.METADATA, ApiKey.METADATA, _metadata_request, _metadata_response),
     Adapter(
-        apis.CREATE_TOPICS, ApiKey.CREATE_TOPICS, _create_topics_request, _create_topics_response
+        apis.CREATE_TOPICS,
+        ApiKey.CREATE_TOPICS,
+        _create_topics_request,
+        _create_topics_response,
+        Array("topics", "topics"),
     ),
     Adapter(
         apis.DELETE_TOPICS, ApiKey.DELETE_TOPICS, _delete_topics_request, _delete_topics_response

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Converted, cut_text
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.apis import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.configs import (
@@ -19,6 +19,7 @@ from minibroker.protocol.messages.configs import (
     ResourceConfigs,
     TopicConfigChanges,
 )
+from minibroker.protocol.messages.topics import TopicResult
 
 # Kafka's numbers for types of settings (KIP-569), by our names.
 CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "listeners": 7, "names": 7}
@@ -98,27 +99,35 @@ def _incremental_alter_request(asked: Any, version: Version) -> AlterConfigsRequ
 
 def _alter_response(api: KafkaApi, answer: AlterConfigsResponse, version: Version) -> Any:
     make = api.response.of("responses").make
-    return api.response.make(
-        0,
-        [
-            make(one.error, cut_text(one.error_message), resource_type, one.name)
-            for one, resource_type in zip(answer.topics, answer.resource_types, strict=True)
-        ],
-    )
+
+    def altered(result: tuple[TopicResult, int]) -> Any:
+        one, resource_type = result
+        return make(one.error, cut_text(one.error_message), resource_type, one.name)
+
+    results = list(zip(answer.topics, answer.resource_types, strict=True))
+    return api.response.make(0, Converted(altered, results))
 
 
 ADAPTERS: Final = (
-    Adapter(apis.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CONFIGS, _describe_request, _describe_response),
+    Adapter(
+        apis.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_CONFIGS,
+        _describe_request,
+        _describe_response,
+        Array("resources", "resources"),
+    ),
     Adapter(
         apis.ALTER_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         _alter_request,
         partial(_alter_response, apis.ALTER_CONFIGS),
+        Array("resources", "topics"),
     ),
     Adapter(
         apis.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         _incremental_alter_request,
         partial(_alter_response, apis.INCREMENTAL_ALTER_CONFIGS),
+        Array("resources", "topics"),
     ),
 )

@@ -5,7 +5,7 @@ from typing import Any, Final
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Converted, by_topic, cut_text
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, by_topic, cut_text
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -79,7 +79,7 @@ def _join_group_response(answer: JoinGroupResponse, version: Version) -> Any:
         answer.protocol,
         answer.leader,
         answer.member_id,
-        [make(one.member_id, one.instance_id, one.metadata) for one in answer.members],
+        Converted(lambda one: make(one.member_id, one.instance_id, one.metadata), answer.members),
     )
 
 
@@ -120,7 +120,7 @@ def _leave_group_response(answer: LeaveGroupResponse, version: Version) -> Any:
     if version < MEMBERS_LEAVE_SINCE and answer.members:
         error = answer.members[0].error
     make = apis.LEAVE_GROUP.response.of("members").make
-    members = [make(one.member_id, one.instance_id, one.error) for one in answer.members]
+    members = Converted(lambda one: make(one.member_id, one.instance_id, one.error), answer.members)
     return apis.LEAVE_GROUP.response.make(0, error, members)
 
 
@@ -165,7 +165,7 @@ def _list_groups_response(answer: ListGroupsResponse, version: Version) -> Any:
     make = apis.LIST_GROUPS.response.of("groups").make
     return apis.LIST_GROUPS.response.make(
         error_code=answer.error,
-        groups=[make(one.group_id, one.protocol_type) for one in answer.groups],
+        groups=Converted(lambda one: make(one.group_id, one.protocol_type), answer.groups),
     )
 
 
@@ -176,7 +176,7 @@ def _delete_groups_request(asked: Any, version: Version) -> DeleteGroupsRequest:
 def _delete_groups_response(answer: DeleteGroupsResponse, version: Version) -> Any:
     make = apis.DELETE_GROUPS.response.of("results").make
     return apis.DELETE_GROUPS.response.make(
-        results=[make(one.group_id, one.error) for one in answer.groups]
+        results=Converted(lambda one: make(one.group_id, one.error), answer.groups)
     )
 
 
@@ -261,7 +261,17 @@ ADAPTERS: Final = (
         apis.DELETE_GROUPS, ApiKey.DELETE_GROUPS, _delete_groups_request, _delete_groups_response
     ),
     Adapter(
-        apis.OFFSET_COMMIT, ApiKey.OFFSET_COMMIT, _offset_commit_request, _offset_commit_response
+        apis.OFFSET_COMMIT,
+        ApiKey.OFFSET_COMMIT,
+        _offset_commit_request,
+        _offset_commit_response,
+        Array("topics", "partitions", "partitions"),
     ),
-    Adapter(apis.OFFSET_FETCH, ApiKey.OFFSET_FETCH, _offset_fetch_request, _offset_fetch_response),
+    Adapter(
+        apis.OFFSET_FETCH,
+        ApiKey.OFFSET_FETCH,
+        _offset_fetch_request,
+        _offset_fetch_response,
+        Array("topics", "partitions", "partition_indexes"),
+    ),
 )

@@ -5,7 +5,7 @@ from typing import Any, Final
 from minibroker.protocol.constants import NO_NODE, ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, by_topic
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -171,10 +171,29 @@ ADAPTERS: Final = (
         ApiKey.DELETE_RECORDS,
         _delete_records_request,
         _delete_records_response,
+        Array("topics", "partitions", "partitions"),
     ),
-    Adapter(apis.PRODUCE, ApiKey.PRODUCE, _produce_request, _produce_response),
-    Adapter(apis.FETCH, ApiKey.FETCH, _fetch_request, _fetch_response),
-    Adapter(apis.LIST_OFFSETS, ApiKey.LIST_OFFSETS, _list_offsets_request, _list_offsets_response),
+    Adapter(
+        apis.PRODUCE,
+        ApiKey.PRODUCE,
+        _produce_request,
+        _produce_response,
+        Array("topic_data", "partitions", "partition_data"),
+    ),
+    Adapter(
+        apis.FETCH,
+        ApiKey.FETCH,
+        _fetch_request,
+        _fetch_response,
+        Array("topics", "partitions", "partitions"),
+    ),
+    Adapter(
+        apis.LIST_OFFSETS,
+        ApiKey.LIST_OFFSETS,
+        _list_offsets_request,
+        _list_offsets_response,
+        Array("topics", "partitions", "partitions"),
+    ),
     Adapter(
         apis.INIT_PRODUCER_ID,
         ApiKey.INIT_PRODUCER_ID,

@@ -10,7 +10,7 @@ from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
 from minibroker.protocol.kafka.apis import KafkaApi
 from minibroker.protocol.kafka.codec import decode, encode
-from minibroker.protocol.kafka.wire import decode_request
+from minibroker.protocol.kafka.wire import decode_request, decode_request_in_turns
 from minibroker.protocol.messages import UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsResponse
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
@@ -29,6 +29,8 @@ from minibroker.protocol.messages.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
+from tests.support.largest import largest_requests
+from tests.unit.kafka.values import ALL_APIS
 
 
 def header(key: int, version: int, correlation_id: int = 7) -> bytes:
@@ -181,3 +183,25 @@ def test_every_key_is_served_by_the_handler_of_its_name() -> None:
         same = adapter.key == key
         assert same or adapter.api.name.endswith("AlterConfigs"), adapter.api.name
         assert isinstance(adapter.key, ApiKey)
+
+
+def test_many_elements_become_the_same_message_in_turns() -> None:
+    """A request that is converted in parts, with one long array or many."""
+    compared = 0
+    for largest in largest_requests("kafka", 3_000):
+        frame = memoryview(bytearray(largest.frame[4:]))
+        turns = decode_request_in_turns(frame)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                envelope, _ = end.value
+                break
+        key, version = struct.unpack_from(">hh", frame)
+        (api,) = [one for one in ALL_APIS if one.key == key]
+        start = 10 if not api.is_flexible(version) else 11
+        flexible = api.is_flexible(version)
+        asked, _ = decode(api.request, version, frame, start, is_flexible=flexible)
+        assert envelope.message == ADAPTERS[key].request(asked, version), largest
+        compared += 1
+    assert compared > 20
