@@ -241,8 +241,8 @@ class Connections:
         "queued.max.request.bytes",
         Kind.INT,
         256 * MIB,
-        "Memory for requests that have not come whole yet, of all connections together; above "
-        "it the connection with the largest one is closed.",
+        "Memory for requests that have not come whole yet or wait, their responses and fetch "
+        "sessions, of all connections together; above it the largest is closed.",
         unit="bytes",
         low=MIB,
     )

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import (
+    abuse,
     audit,
     cluster,
     footprint,
@@ -35,6 +36,7 @@ from tests.bench.rounds import Row
 MEASURES = {
     measure.__name__: measure
     for measure in (
+        *abuse.MEASURES,
         *throughput.MEASURES,
         *footprint.MEASURES,
         *portals.MEASURES,
