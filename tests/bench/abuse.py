@@ -19,7 +19,7 @@ from tests.support.largest import Largest, largest_requests
 from tests.support.processes import BrokerProcess
 from tests.support.wire import Wire
 
-WATCHED_S: Final = 0.5
+WATCHED_S: Final = 0.25
 BETWEEN_S: Final = 0.001
 ROUNDS: Final = 2  # the shorter wait counts: something else may have used the processor
 WAIT_MS_MAX: Final = 20
