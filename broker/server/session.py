@@ -346,6 +346,7 @@ class Session:
         try:
             return reply.encoder.encode(reply.correlation_id, answer)
         except TooManyElements:
+            await trio.lowlevel.checkpoint()  # the attempt was a turn
             return await take_turns(reply.encoder.in_turns(reply.correlation_id, answer))
 
     async def _send(self, ready: list[Part], done: list[_Reply]) -> None:
