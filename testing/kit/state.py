@@ -41,8 +41,12 @@ class PartitionState(NamedTuple):
 def partition_states(
     admin: "Admin", topics: Collection[str], running: Collection[int]
 ) -> list[PartitionState]:
-    """Return the partitions of these topics. Brokers that are not in `running` neither lead nor are
-    in sync, whatever others say. Raises `NotKnown`, and what the admin client raises."""
+    """Return the partitions of these topics. Raises `NotKnown`, and what the admin client raises.
+
+    A replica counts as in sync if its leader and its own broker have the same state of the
+    partition: a leader may not know yet that a replica has restarted and has lost the end of its
+    log. Brokers that are not in `running` neither lead nor are in sync, whatever others say.
+    """
     if not topics:
         return []
     report = admin.describe_replicas(*topics)
@@ -53,9 +57,13 @@ def partition_states(
             why = report.silent.get(node_id, "it is not registered")
             raise NotKnown(f"broker {node_id} does not answer: {why}")
     leaders: dict[tuple[str, int], tuple[int, ReplicaDescription]] = {}
+    states: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
     for node_id in running:
         for replica in report.answers[node_id].replicas:
             name = replica.topic, replica.partition
+            if replica.role in ("leader", "follower"):
+                state = replica.leader_epoch, replica.partition_epoch
+                states.setdefault(name, {})[node_id] = state
             if replica.role == "leader":
                 newest = leaders.get(name)
                 if newest is None or newest[1].leader_epoch < replica.leader_epoch:
@@ -66,7 +74,8 @@ def partition_states(
             name = topic.name, partition.partition
             if name in leaders:
                 node_id, replica = leaders[name]
-                isr = tuple(each for each in replica.isr if each in running)
+                known = states[name]
+                isr = tuple(each for each in replica.isr if known.get(each) == known[node_id])
                 ends = replica.high_watermark, replica.log_end
                 found.append(PartitionState(*name, partition.replicas, node_id, isr, *ends))
             else:
