@@ -36,10 +36,12 @@ def check_alterable(wanted: TopicConfigChanges) -> None:
     if wanted.resource_type != ConfigResourceType.TOPIC:
         what = f"there is no resource type {wanted.resource_type} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
-    names = [change.name for change in wanted.changes]
-    for name in names:
-        if names.count(name) > 1:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{name!r} is changed more than once")
+    names: set[str] = set()
+    for change in wanted.changes:
+        if change.name in names:
+            what = f"{change.name!r} is changed more than once"
+            raise Refused(ErrorCode.INVALID_REQUEST, what)
+        names.add(change.name)
 
 
 def altered(

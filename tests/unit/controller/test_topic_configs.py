@@ -99,6 +99,26 @@ def test_a_bad_change_is_refused_and_the_others_are_made(changes, error, says):
     assert plan.state.topics["u"].configs == {"flush": "never"}
 
 
+class _Compared(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    count = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        _Compared.count += 1
+        return str.__eq__(self, other)
+
+
+def test_many_names_are_not_compared_with_each_other():
+    """One small request of 20,000 names held the controller's loop for five seconds."""
+    names = [_Compared(f"name-{number}") for number in range(3_000)]
+    [result] = alter(state_of(), ("t", *[(name, "1") for name in names])).answer.topics
+    assert result.error == ErrorCode.INVALID_CONFIG
+    assert _Compared.count < len(names)
+
+
 def test_a_topic_named_twice_is_refused():
     """Nobody can say which changes come first."""
     plan = alter(state_of(), ("t", ("flush", "never")), ("t",), ("u", ("flush", "never")))
