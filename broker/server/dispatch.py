@@ -41,7 +41,6 @@ from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
 from minibroker.protocol.messages import RequestEnvelope
-from minibroker.protocol.messages.delete_records import DeleteRecordsRequest
 from minibroker.protocol.messages.produce import ProduceRequest
 
 HandlerResult: TypeAlias = object | Parked[Any] | Turns[Any] | None
@@ -77,12 +76,6 @@ def _produce(services: Services, request: ProduceRequest, now: float) -> Handler
     return handle(services, request, now)
 
 
-def _delete_records(services: Services, request: DeleteRecordsRequest, now: float) -> HandlerResult:
-    is_large = len(request.partitions) > ELEMENTS_AT_ONCE
-    handle = delete_records.handle_in_turns if is_large else delete_records.handle
-    return handle(services, request, now)
-
-
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.PRODUCE: _changes(_produce),
     ApiKey.LIST_OFFSETS: _reads(offsets.list_offsets),
@@ -102,7 +95,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.API_VERSIONS: _reads(versions.handle),
     ApiKey.CREATE_TOPICS: _changes(topics.create),
     ApiKey.DELETE_TOPICS: _changes(topics.delete),
-    ApiKey.DELETE_RECORDS: _changes(_delete_records),
+    ApiKey.DELETE_RECORDS: _changes(delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: _changes(producer_id.handle),
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: _reads(offsets.offsets_for_leader_epoch),
     ApiKey.DESCRIBE_CONFIGS: _reads(configs.describe),

@@ -7,8 +7,7 @@ start when it returns, before it may join the in-sync set (A3.6). The next reten
 segments that lie completely below.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -17,8 +16,9 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE
 from minibroker.broker.replication.roles import Leader
+from minibroker.broker.server.bounds import by_name
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import Turns, at_once
+from minibroker.broker.turns import Turn, Turns, at_once, in_turns_if
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -126,30 +126,28 @@ class _DeleteRecords:
 
 def handle(
     services: Services, request: DeleteRecordsRequest, now: float
-) -> DeleteRecordsResponse | Parked[DeleteRecordsResponse]:
+) -> DeleteRecordsResponse | Parked[DeleteRecordsResponse] | Turns[Any]:
     """Raise the log starts, and wait for the followers."""
-    deletion = _DeleteRecords(services)
-    for asked in _each_once(request):
-        deletion.delete(asked, now)
-    return _finish(deletion, request, now)
+    is_long = len(request.partitions) > PARTITIONS_AT_ONCE
+    return in_turns_if(is_long, _delete_all(services, request, now))
 
 
-def handle_in_turns(
+def _delete_all(
     services: Services, request: DeleteRecordsRequest, now: float
 ) -> Turns[DeleteRecordsResponse | Parked[DeleteRecordsResponse]]:
-    """As `handle`, for a request about many partitions."""
+    asked = yield from by_name(request.partitions, _name_of, Turn())
     deletion = _DeleteRecords(services)
-    for some in at_once(_each_once(request), PARTITIONS_AT_ONCE):
-        for asked in some:
-            deletion.delete(asked, now)
-        yield
-        now = trio.current_time()
+    for some in at_once(asked.values(), PARTITIONS_AT_ONCE):
+        for each in some:
+            deletion.delete(each, now)
+        if len(some) == PARTITIONS_AT_ONCE:
+            yield
+            now = trio.current_time()
     return _finish(deletion, request, now)
 
 
-def _each_once(request: DeleteRecordsRequest) -> Iterable[PartitionDeleteRecords]:
-    """Return the partitions; of one that is named several times, the last entry, as Kafka does."""
-    return {(asked.topic, asked.partition): asked for asked in request.partitions}.values()
+def _name_of(asked: PartitionDeleteRecords) -> tuple[str, int]:
+    return asked.topic, asked.partition
 
 
 def _finish(

@@ -22,12 +22,14 @@ OfTopic = TypeVar("OfTopic", bound=_OfTopic)
 
 class Array(NamedTuple):
     """The array of a Kafka request whose elements become those of a message's field one by one, so
-    that a long one can be converted in parts. `inner` is the array in each element that becomes
-    elements instead, if there is one."""
+    that a long one can be converted in parts. `inner` is the array in each element that may be
+    long, too: its elements become those of the message's field, or, if it is `kept`, of the field
+    of that name in each of these."""
 
     name: str
     field: str
     inner: str = ""
+    kept: str = ""
 
 
 class Adapter(NamedTuple):
@@ -45,9 +47,14 @@ class Adapter(NamedTuple):
         if array is None or getattr(asked, array.name) is None:
             return self.request(asked, version)
         converted: list[Any] = []
-        for part in _parts(getattr(asked, array.name), array.inner):
+        for part, continues in _parts(getattr(asked, array.name), array.inner):
             message = self.request(asked._replace(**{array.name: part}), version)
-            converted += getattr(message, array.field)
+            some = getattr(message, array.field)
+            if continues and array.kept:
+                joined = getattr(converted[-1], array.kept) + getattr(some[0], array.kept)
+                converted[-1] = replace(converted[-1], **{array.kept: joined})
+                some = some[1:]
+            converted += some
             yield
         whole: Any = self.request(asked._replace(**{array.name: []}), version)
         values = {array.field: tuple(converted)}
@@ -55,21 +62,25 @@ class Adapter(NamedTuple):
         return whole._replace(**values) if hasattr(whole, "_replace") else replace(whole, **values)
 
 
-def _parts(elements: Sequence[Any], inner: str) -> Iterator[list[Any]]:
-    """Yield the elements in parts of a few hundred. A long inner array is divided, too."""
+def _parts(elements: Sequence[Any], inner: str) -> Iterator[tuple[list[Any], bool]]:
+    """Yield the elements in parts of a few hundred. A long inner array is divided, too: then the
+    first element of a part continues the last one of the part before, which is the second value."""
     part: list[Any] = []
     size = 0
+    continues = False
     for element in elements:
         nested = getattr(element, inner) if inner else ()
         for start in range(0, max(1, len(nested)), ELEMENTS_AT_ONCE):
             some = nested[start : start + ELEMENTS_AT_ONCE]
+            if not part:
+                continues = start > 0
             part.append(element._replace(**{inner: some}) if inner else element)
             size += 1 + len(some)
             if size >= ELEMENTS_AT_ONCE:
-                yield part
+                yield part, continues
                 part, size = [], 0
     if part:
-        yield part
+        yield part, continues
 
 
 class Converted(Generic[Item]):

@@ -151,7 +151,7 @@ ADAPTERS: Final = (
         ApiKey.CREATE_TOPICS,
         _create_topics_request,
         _create_topics_response,
-        Array("topics", "topics"),
+        Array("topics", "topics", "configs", kept="configs"),
     ),
     Adapter(
         apis.DELETE_TOPICS, ApiKey.DELETE_TOPICS, _delete_topics_request, _delete_topics_response

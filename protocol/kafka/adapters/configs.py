@@ -121,13 +121,13 @@ ADAPTERS: Final = (
         ApiKey.ALTER_CONFIGS,
         _alter_request,
         partial(_alter_response, apis.ALTER_CONFIGS),
-        Array("resources", "topics"),
+        Array("resources", "topics", "configs", kept="changes"),
     ),
     Adapter(
         apis.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         _incremental_alter_request,
         partial(_alter_response, apis.INCREMENTAL_ALTER_CONFIGS),
-        Array("resources", "topics"),
+        Array("resources", "topics", "configs", kept="changes"),
     ),
 )
