@@ -20,7 +20,7 @@ import trio
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientTimeout, error_code, named
 from minibroker.client.net.cluster import Cluster
-from minibroker.protocol.constants import INT64_MAX, NO_NODE, NO_OFFSET, ApiKey, ErrorCode
+from minibroker.protocol.constants import INT64_MAX, NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.group_offsets import (
@@ -251,7 +251,7 @@ async def committed_offsets(
     for each in sorted(answer.message.partitions, key=lambda each: (each.topic, each.partition)):
         partition = TopicPartition(each.topic, each.partition)
         _raise_refusal(name, each.error, partition)
-        if each.offset != NO_OFFSET:
+        if each.offset >= 0:
             found[partition] = OffsetAndMetadata(
                 each.offset, each.metadata or "", each.leader_epoch
             )

@@ -30,7 +30,7 @@ from minibroker.client.groups.membership import (
     NextStep,
 )
 from minibroker.client.net.connection_pool import COMMITS
-from minibroker.protocol.constants import INT64_MAX, NO_OFFSET, ApiKey, ErrorCode
+from minibroker.protocol.constants import INT64_MAX, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -155,7 +155,7 @@ def _read(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata
         if each.error:
             raise BrokerError(error_code(each.error), f"what was committed of {name}")
         committed = OffsetAndMetadata(each.offset, each.metadata or "", each.leader_epoch)
-        found[name] = None if each.offset == NO_OFFSET else committed
+        found[name] = None if each.offset < 0 else committed
     return found
 
 

@@ -168,11 +168,6 @@ BAD: dict[str, tuple[ApiKey, Callable[[Member], Any], ErrorCode]] = {
         lambda m: commit_by(m, TOPIC, 0, 0, -1, "x" * 4097),
         E.OFFSET_METADATA_TOO_LARGE,
     ),
-    "a negative offset": (
-        ApiKey.OFFSET_COMMIT,
-        lambda m: commit_by(m, TOPIC, 0, -1),
-        E.OFFSET_OUT_OF_RANGE,
-    ),
     "an impossible leader epoch": (
         ApiKey.OFFSET_COMMIT,
         lambda m: commit_by(m, TOPIC, 0, 0, -2),

@@ -5,9 +5,10 @@ or none. The answer comes when the batch has been replayed (GRP-02), because fro
 returns them. A partition whose offset is refused has its own error; the others are committed
 (GRP-07).
 
-The coordinator checks only what it can know: the partition exists in this broker's image, and the
-offset is not negative. It accepts any other offset, because only the partition's leader knows where
-the log ends; a consumer learns from its first fetch that the offset is out of range.
+The coordinator checks only what it can know: the partition exists in this broker's image. It
+accepts any offset, because only the partition's leader knows where the log ends; a consumer learns
+from its first fetch that the offset is out of range. An offset below 0 stands for none, as in
+Kafka: kafkajs commits -1 or -2 where a group is to begin at an end of the log.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -130,8 +131,6 @@ def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:
     """Return why this offset cannot be committed, or NONE."""
     if services.image.partition(TopicPartition(item.topic, item.partition)) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if item.offset < 0:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
     if not NO_EPOCH <= item.leader_epoch <= INT32_MAX:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     if item.metadata and len(item.metadata.encode()) > services.config.offset_metadata_max_bytes:

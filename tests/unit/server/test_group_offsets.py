@@ -140,8 +140,8 @@ async def test_each_partition_has_its_own_outcome(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """GRP-07: what cannot be committed is refused by itself, and the others are committed: metadata
-    too long, no such partition, an offset that cannot be, an epoch that cannot be. An offset beyond
-    the log is taken: only the partition's leader knows where that ends."""
+    too long, no such partition, an epoch that cannot be. An offset beyond the log is taken: only
+    the partition's leader knows where that ends. So is one below 0, as in Kafka."""
     keeper = Keeper()
     keeper.know(*(state_of(TopicPartition("u", number)) for number in range(8)))
     asked = [
@@ -151,7 +151,7 @@ async def test_each_partition_has_its_own_outcome(
         (PartitionCommit("u", 8, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (PartitionCommit("u", -1, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (PartitionCommit("gone", 0, 5), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (PartitionCommit("u", 3, -1), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (PartitionCommit("u", 3, -2), ErrorCode.NONE),
         (PartitionCommit("u", 4, 5, -2), ErrorCode.UNKNOWN_LEADER_EPOCH),
         (PartitionCommit("u", 5, 5, 2**31), ErrorCode.UNKNOWN_LEADER_EPOCH),
         (PartitionCommit("u", 6, 2**63 - 1, 2**31 - 1), ErrorCode.NONE),
@@ -160,7 +160,7 @@ async def test_each_partition_has_its_own_outcome(
         answer = await keeper.answer(commit_of(*(partition for partition, _ in asked)))
         assert [item.error for item in answer.partitions] == [error for _, error in asked]
         told = keeper.ask(OffsetFetchRequest("g")).partitions
-    assert [(item.partition, item.offset) for item in told] == [(0, 5), (6, 2**63 - 1)]
+    assert [(item.partition, item.offset) for item in told] == [(0, 5), (3, -2), (6, 2**63 - 1)]
 
 
 async def test_what_was_never_committed(autojump_clock: trio.testing.MockClock) -> None:

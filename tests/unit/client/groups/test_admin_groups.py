@@ -189,6 +189,7 @@ async def test_committed_offsets_leave_out_what_was_never_committed(
     answer = (
         PartitionGroupOffset("u", 0, offset=1),
         PartitionGroupOffset("t", 1),
+        PartitionGroupOffset("t", 2, offset=-2),  # by kafkajs
         PartitionGroupOffset("t", 0, offset=7, leader_epoch=2, metadata="x"),
     )
     pair.serve(ApiKey.OFFSET_FETCH, lambda _, error: OffsetFetchResponse(error, answer))

@@ -53,6 +53,7 @@ class Coordinator:
         self.generation = 0
         self.errors: dict[ApiKey, list[ErrorCode]] = {}
         self.commits: list[int] = []
+        self.committed = 2
         self.drops = 0  # how many commits are not answered; their connection is closed
         self.delay_s = 0.0  # of each commit
         self.may_join = now()  # a JOIN that came before goes on waiting for the one it found
@@ -94,7 +95,10 @@ class Coordinator:
         assert request.require_stable
         error = self.error(ApiKey.OFFSET_FETCH)
         asked = request.partitions or ()
-        found = (PartitionGroupOffset(each.topic, each.partition, error, 2) for each in asked)
+        found = [
+            PartitionGroupOffset(each.topic, each.partition, error, self.committed)
+            for each in asked
+        ]
         return OffsetFetchResponse(0, tuple(found))
 
     async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse | None:
@@ -187,6 +191,18 @@ async def test_a_waiting_join_holds_nothing_up(
         told = decode_subscription(again.protocols[0].metadata)
         assert (told.topics, told.owned, told.generation) == (("t",), (A,), 1)
     assert coordinator.commits == [6]
+
+
+async def test_an_offset_below_0_is_none(
+    autojump_clock: Any, coordinator: Coordinator, consumer: Any
+) -> None:
+    """kafkajs commits -2 for "begin again": a member begins as `auto.offset.reset` says."""
+    coordinator.committed = -2
+    coordinator.shelf.append(5)
+    async with consumer() as it:
+        await it.subscribe("t")
+        assert [record.offset for record in await it.poll(5)] == [0, 1, 2, 3, 4]
+        assert await it.committed() == {A: None}
 
 
 async def test_a_join_whose_connection_is_dead_is_sent_again(
