@@ -19,6 +19,7 @@ The order of writes to the disk:
 the bytes that were removed are stale.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
@@ -36,7 +37,12 @@ from minibroker.broker.log.admission import (
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
-from minibroker.broker.log.log_segments import DeletedSegments, Extent, expired_count, must_roll
+from minibroker.broker.log.log_segments import (
+    DeletedSegments,
+    Extent,
+    expired_segments,
+    must_roll,
+)
 from minibroker.broker.log.outcomes import (
     DESCRIPTORS_AT_ONCE,
     NEW_LOG,
@@ -60,6 +66,8 @@ from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.types import Slice, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 BeforeTruncation: TypeAlias = Callable[[TopicPartition, int], None]
 
@@ -410,13 +418,16 @@ class Log:
         """Delete expired segments, and return how many. Raises OSError, and Refused if no file
         descriptor is free."""
         extent = Extent(self.log_start, high_watermark, self.log_end)
-        count = expired_count(self._segments, self._limits, extent, now_ms)
+        expired = expired_segments(self._segments, self._limits, extent, now_ms)
+        count = sum([some.segments for some in expired])
         if count:
             self._require_descriptors()
         if count == len(self._segments):
             self._roll(now_ms)
         if count:
             first_base = self._segments[count].base_offset
+            for some in expired:  # records with a wrong time expire, too
+                logger.info("%s: retention deletes %s", self.topic_partition, some)
             self._move_start(max(self.log_start, first_base), self.log_end)
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
             self._durability.record_name_change()

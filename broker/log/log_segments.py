@@ -9,7 +9,7 @@ a slice begins and ends are checked.
 
 A log rolls to a new segment before an append, by size, age or full indexes (`must_roll`). Retention
 deletes the oldest segments by age, by size, or because they lie below the log start
-(`expired_count`). The files of a deleted segment are renamed at once and removed after
+(`expired_segments`). The files of a deleted segment are renamed at once and removed after
 `file.delete.delay.ms` (`DeletedSegments`). Until then a slice of the segment, which may still be on
 its way to a slow client, can be read: its file is opened again under the new name.
 """
@@ -17,6 +17,8 @@ its way to a slow client, can be read: its file is opened again under the new na
 import bisect
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -169,31 +171,63 @@ class Extent(NamedTuple):
     log_end: int
 
 
-def expired_count(segments: LogSegments, limits: LogLimits, extent: Extent, now_ms: int) -> int:
-    """Return how many segments, from the oldest on, are to be deleted.
+class ExpiredSegments(NamedTuple):
+    """The oldest segments of a log, which retention deletes for one `reason`. They end before the
+    offset `end`; the largest timestamp is in milliseconds, NO_TIMESTAMP without one."""
+
+    reason: str
+    segments: int
+    end: int
+    size: int
+    max_timestamp: int
+
+    def __str__(self) -> str:
+        time = f"{self.max_timestamp} ms"
+        with suppress(ValueError, OverflowError, OSError):  # a year that the calendar lacks
+            moment = datetime.fromtimestamp(self.max_timestamp / 1000, UTC)
+            time = moment.isoformat(timespec="milliseconds")
+        return (
+            f"{self.segments} segments, up to offset {self.end - 1}, of {self.size} bytes, largest"
+            f" timestamp {time}: {self.reason}"
+        )
+
+
+def expired_segments(
+    segments: LogSegments, limits: LogLimits, extent: Extent, now_ms: int
+) -> list[ExpiredSegments]:
+    """Return the segments that are to be deleted, from the oldest on.
 
     Only those that end at or below the high watermark, never an empty active one.
     Age: the newest record is older than `retention_ms`; a segment without timestamps has no age.
     Size: the log keeps at least `retention_bytes` without the segment.
     """
     left = segments.size
-    count = 0
+    found: list[ExpiredSegments] = []
     for index, segment in enumerate(segments):
         end = segments.end_of(index, extent.log_end)
         if end > extent.high_watermark or segment.size == 0:
             break
-        is_old = (
+        max_timestamp = segment.max_timestamp
+        if end <= extent.log_start:
+            reason = "they are below the log start"
+        elif (
             limits.retention_ms >= 0
-            and segment.max_timestamp != NO_TIMESTAMP
-            and now_ms - segment.max_timestamp > limits.retention_ms
-        )
-        is_too_much = 0 <= limits.retention_bytes <= left - segment.size
-        is_below_start = end <= extent.log_start
-        if not (is_old or is_too_much or is_below_start):
+            and max_timestamp != NO_TIMESTAMP
+            and now_ms - max_timestamp > limits.retention_ms
+        ):
+            reason = f"older than retention.ms={limits.retention_ms}"
+        elif 0 <= limits.retention_bytes <= left - segment.size:
+            reason = f"the log has retention.bytes={limits.retention_bytes} without them"
+        else:
             break
         left -= segment.size
-        count += 1
-    return count
+        one = ExpiredSegments(reason, 1, end, segment.size, max_timestamp)
+        if found and found[-1].reason == reason:
+            last = found.pop()
+            newest = max(last.max_timestamp, max_timestamp)
+            one = ExpiredSegments(reason, last.segments + 1, end, last.size + segment.size, newest)
+        found.append(one)
+    return found
 
 
 def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:

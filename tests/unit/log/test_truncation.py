@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from minibroker.broker.log.log_segments import ExpiredSegments
 from tests.unit.log.workbench import NOW, Bench, encode, stored
 
 SIZE = len(encode())
@@ -219,6 +220,32 @@ def test_retention_by_size():
     assert filled(retention_bytes=4 * SIZE + 1).log.apply_retention(7, NOW) == 0
     assert filled(retention_bytes=4 * SIZE).log.apply_retention(7, NOW) == 1
     assert filled(retention_bytes=1).log.apply_retention(7, NOW) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "start", "says"),
+    [
+        ({"retention_ms": 0}, 0, "older than retention.ms=0"),
+        ({"retention_bytes": 1}, 0, "the log has retention.bytes=1 without them"),
+        ({}, 6, "they are below the log start"),
+    ],
+)
+def test_retention_says_what_it_deletes_and_why(caplog, limits, start, says):
+    """Records stamped in seconds are 50 years old at once, and nothing else tells of their end."""
+    bench = filled(**limits)
+    bench.log.raise_start(start)
+    with caplog.at_level("INFO"):
+        assert bench.log.apply_retention(6, NOW + 1000) == 2
+    [line] = [each.getMessage() for each in caplog.records if "retention deletes" in each.message]
+    assert "2 segments, up to offset 5, of " in line
+    assert "largest timestamp 1970-01-01T00:16:40.005+00:00: " + says in line
+
+
+def test_a_time_that_no_calendar_has_is_a_number():
+    """Records in microseconds lie 50,000 years ahead."""
+    assert "largest timestamp 1700000000000000000 ms" in str(
+        ExpiredSegments("", 1, 1, 1, 1_700_000_000_000_000_000)
+    )
 
 
 def test_nothing_above_the_high_watermark_goes():
