@@ -1,9 +1,10 @@
-"""A pytest plugin, for `make test`: the longest tests run in a pytest beside the others.
+"""A pytest plugin, for `make test`: the tests that compute run beside those that wait.
 
-Most of the others wait for something; audits and simulations compute: one after the other they
-leave half of two processors idle. The one beside is nicer, so that what depends on time among the
-others is not held up by it. What it prints comes as a whole, right before the summary of the
-others, and where it fails they fail.
+Tests with real brokers and clients mostly wait for something; audits, simulations and short tests
+compute: one after the other they leave a part of two processors idle. So they run in two sessions
+of pytest beside the others. Those are nicer, so that what depends on time among the others is not
+held up by them. What each prints comes as a whole, right before the summary of the others, and
+where one fails they fail.
 
     python -m pytest -p tests.beside
 """
@@ -19,17 +20,16 @@ from typing import IO, Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PATHS: Final = (
+WITH_SPARK: Final = (
     "tests/audit",
     "tests/acceptance/test_failover.py",
-    "tests/interop/test_failover.py",  # with these and the audits, all that need Spark
-    "tests/sim",
-    # These compute, too; with them both parts take about as long.
+    "tests/interop/test_failover.py",
+    # These compute, too; with them the parts take about as long.
     "tests/acceptance/test_examples.py",
     "tests/acceptance/test_typing.py",
     "tests/acceptance/test_wheel.py",
-    "tests/unit/client/blocking/test_blocking_interrupts.py",
 )
+IN_ONE_PROCESS: Final = ("tests/sim", "tests/unit")
 NICE: Final = 5
 
 
@@ -80,5 +80,6 @@ class Beside:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The two begin at the same time."""
-    config.pluginmanager.register(Beside(ROOT, PATHS))
+    """All begin at the same time."""
+    for paths in (WITH_SPARK, IN_ONE_PROCESS):
+        config.pluginmanager.register(Beside(ROOT, paths))
