@@ -17,7 +17,8 @@ SETTINGS = {
     "min.insync.replicas": "1",
     "offsets.topic.num.partitions": "1",
 }
-ROUNDS = 16
+ROUNDS = [4, pytest.param(16, marks=pytest.mark.soak)]
+VISITORS = [20, pytest.param(60, marks=pytest.mark.soak)]
 TOPICS_PER_ROUND = 25
 IDLE_S = 400.0  # longer than any client asks for a topic that it does not use
 # Caches that have a limit of their own.
@@ -67,7 +68,10 @@ class Traffic:
             consumer.assign([])
 
 
-def test_hundreds_of_deleted_topics_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_hundreds_of_deleted_topics_leave_nothing_behind(
+    caplog: pytest.LogCaptureFixture, rounds: int
+) -> None:
     """Neither in any table, nor in statistics, nor as objects: with acks=1 and a group's commits,
     and with a broker and clients that saw all of them come and go."""
     caplog.set_level(logging.CRITICAL, logger="minibroker")  # pytest keeps what is logged
@@ -89,23 +93,23 @@ def test_hundreds_of_deleted_topics_leave_nothing_behind(caplog: pytest.LogCaptu
                 await traffic.use([f"before-{number}" for number in range(TOPICS_PER_ROUND)])
                 await traffic.rest()
                 before, told_before = census(), told(cluster, traffic)
-                for turn in range(ROUNDS):
+                for turn in range(rounds):
                     await traffic.use([f"t{turn}-{n}" for n in range(TOPICS_PER_ROUND)])
                 await traffic.rest()
-                more = grown(before, census(), ROUNDS * TOPICS_PER_ROUND // 2)
+                more = grown(before, census(), rounds * TOPICS_PER_ROUND // 2)
                 assert not more.keys() - LIMITED, more
                 assert told(cluster, traffic) == told_before
 
     simulate(main, 14)
 
 
+@pytest.mark.parametrize("count", VISITORS)
 def test_producers_groups_and_members_leave_nothing_behind(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     """Each with a connection, an id and a group of its own, and one more member of a group that
     stays; once their ids and offsets have expired."""
     caplog.set_level(logging.CRITICAL, logger="minibroker")
-    count = 60
     short = {
         "group.initial.rebalance.delay.ms": "10",
         "offsets.retention.check.interval.ms": "5000",

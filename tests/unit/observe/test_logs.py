@@ -3,13 +3,15 @@
 import io
 import json
 import logging
+import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from select import PIPE_BUF
 
 import pytest
 
-from minibroker.broker.observe.logs import configure_logs
+from minibroker.broker.observe.logs import WAITING_BYTES_MAX, configure_logs
 
 
 @pytest.fixture
@@ -99,3 +101,55 @@ def test_a_second_call_replaces_the_first(ours):
     ours.info("once")
     assert first.getvalue() == ""
     assert len(second.getvalue().splitlines()) == 1
+
+
+@pytest.fixture
+def pipe():
+    """A reader and a writer; the reader does not wait."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with os.fdopen(reader, "rb", 0) as read_from, os.fdopen(writer, "w") as write_to:
+        yield read_from, write_to
+
+
+def test_a_reader_that_stops_stops_nobody(ours, pipe):
+    """What the pipe does not take is kept up to a limit, then dropped and counted; what was kept
+    comes once the log is read again, in order."""
+    reader, writer = pipe
+    configure_logs(writer)
+    for number in range(20_000):
+        ours.info("line %06d %s", number, "x" * 100)
+    seen = b""
+    for _ in range(WAITING_BYTES_MAX // PIPE_BUF):  # a pipe has room for more
+        seen += reader.read(1 << 20) or b""
+        ours.info("read")
+    seen += reader.read(1 << 20) or b""
+    numbers = [int(found) for found in re.findall(rb"line (\d{6}) x{100} ", seen)]
+    assert numbers == [*range(len(numbers))]
+    (missing,) = re.findall(rb"WARN \[Log\] (\d+) lines are missing here", seen)
+    assert len(numbers) + int(missing) == 20_000
+    assert WAITING_BYTES_MAX < len(seen) < 2 * WAITING_BYTES_MAX
+
+
+def test_the_end_writes_what_waits_if_it_can(ours, pipe):
+    """And waits a second at most for a reader that does not come back."""
+    reader, writer = pipe
+    configure_logs(writer)
+    for _ in range(200):  # more than a pipe has room for
+        ours.info("x" * 1000)
+    ours.info("the last")
+    (handler,) = logging.getLogger("minibroker").handlers
+    handler.flush()
+    while seen := reader.read(1 << 20):
+        handler.flush()
+        last = seen
+    assert last.endswith(b" INFO the last (minibroker.broker.x)\n")
+
+
+def test_a_reader_that_is_gone_costs_only_the_lines(ours, pipe, capfd):
+    """Nothing is raised, and nothing is said on stderr instead."""
+    reader, writer = pipe
+    configure_logs(writer)
+    reader.close()
+    ours.info("lost")
+    assert capfd.readouterr() == ("", "")
