@@ -18,7 +18,6 @@ that embeds a broker does not call it, and keeps its own.
 import json
 import logging
 import select
-import time
 from datetime import UTC, datetime
 from io import TextIOWrapper, UnsupportedOperation
 from os import write
@@ -102,12 +101,11 @@ class NonBlockingHandler(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write what waits, for at most `FLUSH_S`: `logging.shutdown` calls this."""
+        """Write what waits; give up when the reader takes nothing for `FLUSH_S`. At the end of the
+        process `logging.shutdown` calls this."""
         self.acquire()
         try:
-            deadline = time.monotonic() + FLUSH_S
-            while self._waiting and (left := deadline - time.monotonic()) > 0:
-                self._write_waiting(left)
+            self._write_waiting(FLUSH_S)
         finally:
             self.release()
 

@@ -22,6 +22,7 @@ from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.offset_lookups import OffsetLookups
+from minibroker.broker.server.refusals import Refusals
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
@@ -68,6 +69,7 @@ class Services:
     clients: ConnectedClients = field(default_factory=ConnectedClients)
     defects: Defects = field(default_factory=Defects)
     offset_lookups: OffsetLookups = field(default_factory=OffsetLookups)
+    refusals: Refusals = field(default_factory=Refusals)
 
     @property
     def image(self) -> ClusterImage:

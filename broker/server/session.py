@@ -151,6 +151,13 @@ class Session:
         text = reason[:REASON_CHARS_MAX]  # it may quote bytes of the peer
         logger.log(level, "closing the connection from %s: %s", self._stream.peer, text)
 
+    def _log_refusal(self, reason: str) -> None:
+        """The peer sent what is no request."""
+        text = reason[:REASON_CHARS_MAX]
+        line = self._services.refusals.record(self._stream.peer, text, trio.current_time())
+        if line is not None:
+            logger.warning("%s", line)
+
     def _record_defect(self, step: _Step | None, error: Exception) -> str:
         """Return why the session ends after an unexpected exception in this step. Raises the
         exception if it may have left state half changed, or comes from the disk."""
@@ -167,7 +174,7 @@ class Session:
                 while wire is not None and await self._read_some(wire, replies):
                     pass
             except ProtocolError as error:
-                self._log_end(str(error))
+                self._log_refusal(str(error))
             except HangUp as error:
                 self._log_end(str(error), error.level)
             except trio.BrokenResourceError:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, PREFACE, ApiKey, ErrorCode
-from minibroker.protocol.errors import TooManyElements
+from minibroker.protocol.errors import ProtocolError, TooManyElements
 from minibroker.protocol.kafka import wire as kafka
 from minibroker.protocol.messages import RequestEnvelope, UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -18,6 +18,8 @@ from minibroker.protocol.rpc import codec as rpc
 from minibroker.protocol.types import Part, Records, Slice
 
 START_BYTES: Final = len(PREFACE)
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN")
 
 
 class ResponseEncoder(Protocol):
@@ -51,7 +53,12 @@ class Wire(NamedTuple):
 
 
 def wire_of(start: bytes) -> tuple[Wire, bytes]:
-    """Return the wire of a connection that begins so, and the bytes of its first frame."""
+    """Return the wire of a connection that begins so, and the bytes of its first frame. Raises
+    `ProtocolError` for what often comes here and is neither."""
+    if start.startswith(_TLS_HANDSHAKE):
+        raise ProtocolError("a TLS hello; this broker speaks plain: security.protocol=PLAINTEXT")
+    if start in _HTTP_METHODS:
+        raise ProtocolError("a request of HTTP; this is the port of the broker's clients")
     return (MSGPACK, b"") if start == PREFACE else (KAFKA, start)
 
 
