@@ -346,6 +346,31 @@ def test_a_slow_follower_leaves_and_returns(how: str, caplog: pytest.LogCaptureF
     assert "Expanding ISR" in caplog.text
 
 
+def test_a_follower_that_lags_leaves_at_the_next_look():
+    """A4: the leader looks every half lag time. The follower's disk hangs, so it sends FETCH
+    requests and lacks a record: it is not silent, and only that look removes it."""
+
+    async def scenario() -> None:
+        async with open_trial(flush="always") as trial:
+            await trial.send(5)
+            controller = await trial.controller()
+            slow = next(each for each in trial.followers if each.node_id != controller)
+            # The leader has just begun to look. If it looked once in a lag time, it would find the
+            # follower at the second look only, after two.
+            began_at = trio.current_time()
+            assert began_at < LAG_S / 4
+            slow.files.sync_s, sync_s = 10 * LAG_S, slow.files.sync_s
+            await trial.send(1)
+            took_s = trio.current_time() - began_at
+            assert LAG_S < took_s < 1.75 * LAG_S, "half a lag time, and the way of the answers"
+            assert slow.node_id not in (await trial.agreed()).isr
+            slow.files.sync_s = sync_s
+            await trial.until(lambda agreed: len(agreed.isr) == 3)
+            await trial.settle()
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("shift_ms", [-HOUR_MS, HOUR_MS])
 def test_a_wall_clock_that_jumps_moves_nobody(shift_ms: int):
     """No lease, lag or term is measured with the wall clock: leader and in-sync set stay."""
