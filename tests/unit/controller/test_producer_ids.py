@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +11,11 @@ from minibroker.broker.controller.producer_ids import (
     ID_MAX,
     ProducerIds,
     ProducerIdsExhausted,
+    claim_block,
     next_block,
 )
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.metadata.store import Snapshot
 
 
 def test_without_a_block_there_is_no_id():
@@ -57,3 +61,36 @@ def test_a_counter_near_its_end_is_fatal():
     for counter in (ID_MAX - 999, ID_MAX, -1):
         with pytest.raises(ProducerIdsExhausted):
             next_block(counter)
+
+
+class BothReadFirst(MemoryStore):
+    """A memory store whose first two readers have both read before either goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self._both_have_read = trio.Event()
+
+    async def get(self, prefix: str) -> Snapshot:
+        snapshot = await super().get(prefix)
+        self.reads += 1
+        if self.reads == 2:
+            self._both_have_read.set()
+        await self._both_have_read.wait()
+        return snapshot
+
+
+async def test_two_claims_at_the_same_moment_get_two_blocks(autojump_clock):
+    """Both have read the same counter: the second write is refused, and that claim begins again."""
+    store = BothReadFirst()
+    blocks = []
+
+    async def claim() -> None:
+        blocks.append(await claim_block(store))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(claim)
+            nursery.start_soon(claim)
+    assert sorted(block.start for block in blocks) == [0, 1000]
+    assert store.reads == 3
