@@ -8,8 +8,7 @@ from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
-from minibroker.protocol.kafka.apis import KafkaApi
-from minibroker.protocol.kafka.codec import decode, encode
+from minibroker.protocol.kafka.codec import decode
 from minibroker.protocol.kafka.wire import decode_request, decode_request_in_turns
 from minibroker.protocol.messages import UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsResponse
@@ -30,31 +29,8 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from tests.support.largest import largest_requests
+from tests.unit.kafka.frames import answer_to, header, request
 from tests.unit.kafka.values import ALL_APIS
-
-
-def header(key: int, version: int, correlation_id: int = 7) -> bytes:
-    """A request's header, from a client without a name."""
-    return struct.pack(">hhih", key, version, correlation_id, -1)
-
-
-def request(api: KafkaApi, version: int, *values, **named) -> memoryview:
-    """A request's frame."""
-    body = b"".join(encode(api.request, version, api.request.make(*values, **named)))
-    return memoryview(header(api.key, version) + body)
-
-
-def answer_to(frame: memoryview, api: KafkaApi, message: object, version: int | None = None):
-    """What an answer to a request says; its frame has the right length and correlation id."""
-    envelope, encoder = decode_request(frame)
-    data = b"".join(map(bytes, encoder.encode(envelope.correlation_id, message)))
-    size, correlation_id = struct.unpack_from(">ii", data)
-    assert (size, correlation_id) == (len(data) - 4, envelope.correlation_id)
-    shown = envelope.version if version is None else version
-    is_flexible = api.is_flexible(shown)
-    value, end = decode(api.response, shown, memoryview(data), 8, is_flexible=is_flexible)
-    assert end == len(data)
-    return value
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
