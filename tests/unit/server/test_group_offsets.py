@@ -177,6 +177,15 @@ async def test_what_was_never_committed(autojump_clock: trio.testing.MockClock) 
         assert keeper.ask(OffsetFetchRequest("none")).partitions == ()
 
 
+async def test_no_partitions_are_not_all(autojump_clock: trio.testing.MockClock) -> None:
+    """An empty list asks for nothing; only no list asks for all that the group has committed."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        await keeper.commit(1)
+        assert keeper.ask(OffsetFetchRequest("g", ())).partitions == ()
+        assert len(keeper.ask(OffsetFetchRequest("g", None)).partitions) == 1
+
+
 async def test_who_may_be_replaced_tells_no_offsets(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
