@@ -12,6 +12,7 @@ from minibroker.protocol.messages.control import (
     PartitionChange,
 )
 from minibroker.protocol.messages.leaders import ElectLeadersRequest, HandOverRequest
+from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 from minibroker.protocol.types import TopicPartition
 from tests.unit.controller.fleet import open_fleet
 
@@ -121,6 +122,37 @@ async def test_what_a_leader_holds_outlasts_the_election(autojump_clock):
         whole = 1000 * (HANDOVER_S_MAX + DECISION_S_MAX + 1.0)
         assert holds
         assert all(whole - 500 < hold <= whole for hold in holds)
+
+
+async def test_an_election_that_comes_too_late_is_not_written(autojump_clock):
+    """The leader leads as before once its order has ended, and acknowledges acks=1 again. So a
+    controller whose store was slow for so long does not elect the target: not all of what the
+    leader has acknowledged since is there."""
+    async with open_fleet(**NEVER) as fleet:
+        await rejoin(fleet, await misplace(fleet))
+        before = await fleet.state()
+        wanted = misplaced(before)
+        controller = fleet.controller
+        transact = controller.store.transact
+
+        async def transact_slowly(compare, writes):
+            controller.store.transact = transact
+            await trio.sleep(HANDOVER_S_MAX + DECISION_S_MAX + 0.1)
+            return await transact(compare, writes)
+
+        controller.store.transact = transact_slowly
+        slow = controller.node.submit(CreateTopicsRequest((NewTopic("slow"),)))
+        answer = await controller.node.submit(ElectLeadersRequest()).wait()
+        assert not (await slow.wait()).topics[0].error
+        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        told = [((one.topic, one.partition), one.error) for one in answer.partitions]
+        assert told == [(name, code) for name in wanted]
+        state = await fleet.state()
+        assert [state.partition(name) for name in wanted] == [
+            before.partition(name) for name in wanted
+        ]
+        await controller.node.submit(ElectLeadersRequest()).wait()
+        assert misplaced(await fleet.state()) == []
 
 
 async def test_leaders_come_back_by_themselves(autojump_clock):
