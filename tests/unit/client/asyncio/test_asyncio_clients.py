@@ -402,6 +402,39 @@ def test_a_timeout_around_a_poll_is_a_cancellation(filled: str) -> None:
     asyncio.run(main())
 
 
+def test_auto_commit_waits_for_the_next_poll(filled: str) -> None:
+    """CCO-06: all records of a poll are worked on until the next one. What is interrupted in
+    between is read again, and auto commit, however often, passes none of it."""
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": 10}
+
+    async def committed(group_id: str) -> int:
+        async with Admin(filled) as admin:
+            offsets = await admin.committed_offsets(group_id)
+        return offsets[NAME].offset if NAME in offsets else 0
+
+    async def main() -> None:
+        often = {"group_id": "worked", "auto_commit_interval_ms": 1}
+        async with Consumer(filled, **often, **options) as consumer:
+            consumer.assign([NAME])
+            assert len(await consumer.poll(10)) == 10
+            for _ in range(5):
+                await asyncio.sleep(0.01)
+                assert await committed("worked") == 0
+            assert len(await consumer.poll(10)) == 10
+            until = time.monotonic() + ENDS_WITHIN_S
+            while (offset := await committed("worked")) == 0:
+                assert time.monotonic() < until
+            assert offset == 10
+        with suppress(ZeroDivisionError):
+            async with Consumer(filled, group_id="broken off", **options) as consumer:
+                consumer.assign([NAME])
+                assert len(await consumer.poll(10)) == 10
+                raise ZeroDivisionError
+        assert await committed("broken off") == 0
+
+    asyncio.run(main())
+
+
 def test_two_tasks_that_poll_are_told(filled: str) -> None:
     """One polls at a time."""
 
