@@ -213,6 +213,29 @@ def test_a_callback_that_waits_holds_up_no_close(address: str) -> None:
     is_over.set()
 
 
+def test_auto_commit_waits_for_the_next_poll(address: str) -> None:
+    """CCO-06: all records of a poll are worked on until the next one. An exception before it
+    leaves them uncommitted."""
+    name = TopicPartition("blocking-worked", 0)
+    with Producer(address) as producer:
+        for _ in range(20):
+            producer.send(name.topic, b"value")
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": 10}
+    for polls in (1, 2):
+        with (
+            suppress(ZeroDivisionError),
+            Consumer(address, group_id=f"worked-{polls}", **options) as consumer,
+        ):
+            consumer.assign([name])
+            for _ in range(polls):
+                assert len(consumer.poll(10)) == 10
+            raise ZeroDivisionError
+        with Admin(address) as admin:
+            offsets = admin.committed_offsets(f"worked-{polls}")
+        committed = offsets[name].offset if name in offsets else 0
+        assert committed == 10 * (polls - 1)
+
+
 def test_an_interrupted_consumer_leaves_its_group(address: str) -> None:
     """Ctrl-C: what was done is committed, and the next member does not wait for a session's end."""
     with Producer(address) as producer:
