@@ -2,13 +2,14 @@
 some of them share."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.installed import problem
+from tests.support.deadline import TEST_S_MAX, deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +25,15 @@ def pytest_configure() -> None:
     """Refuse to run with a package that is not the one in this tree."""
     if why := problem():
         raise pytest.UsageError(why)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Each test has a deadline; those of `make soak` are long."""
+    if item.get_closest_marker("soak"):
+        return (yield)
+    with deadline(TEST_S_MAX):
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,8 +12,10 @@ for real signals, at moments that a timer chooses. `cancelled_after` cancels a c
 
 import asyncio
 import gc
+import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,17 +95,26 @@ def every_line(
 
 @contextmanager
 def alarms(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """SIGALRM calls the handler meanwhile.
+    """SIGALRM calls the handler meanwhile, or what a deadline has set, once that has come.
 
     The collector of cycles rests: what a handler raises inside of a callback of it, or of a
     finalizer, Python can only report."""
-    before = signal.signal(signal.SIGALRM, handler)
+    left_s, again_s = signal.setitimer(signal.ITIMER_REAL, 0)
+    end = time.monotonic() + left_s if left_s else math.inf
+    before: Any = signal.getsignal(signal.SIGALRM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        (handler if time.monotonic() < end else before)(number, frame)
+
+    signal.signal(signal.SIGALRM, handle)
     gc.disable()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left_s:
+            left_s = max(end - time.monotonic(), 0.001)
+        signal.setitimer(signal.ITIMER_REAL, left_s, again_s)
         gc.enable()
 
 
