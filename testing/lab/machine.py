@@ -29,7 +29,7 @@ from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
-from minibroker.broker.replication.roles import IsrProposal, Leader
+from minibroker.broker.replication.roles import NEVER, IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
@@ -41,7 +41,7 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.disk import SimulatedFiles, Tail
 from minibroker.testing.lab.claims import BlockClaim, SteppedStore
 from minibroker.testing.lab.strategies import Rule
-from minibroker.testing.lab.transcript import ReplicaState, RoleMark
+from minibroker.testing.lab.transcript import FollowerView, ReplicaState, RoleMark
 from minibroker.testing.network import SimulatedNetwork
 
 ROOT: Final = PurePath("/data")
@@ -212,12 +212,19 @@ class Process:
             return self._state_of_found_log()
         role, mark = partition.role, RoleMark.OFFLINE
         isr: tuple[int, ...] = ()
+        followers: tuple[FollowerView, ...] = ()
         if isinstance(role, Leader):
-            mark, isr = RoleMark.LEADER, role.isr
+            mark, isr, followers = RoleMark.LEADER, role.isr, _views(role)
         elif isinstance(role, Follower):
             mark = RoleMark.FAILED if role.failure else RoleMark.FOLLOWER
         return ReplicaState(
-            mark, partition.leader_epoch, partition.log.log_end, partition.high_watermark, isr
+            mark,
+            partition.leader_epoch,
+            partition.log.log_end,
+            partition.high_watermark,
+            isr,
+            partition.log.epochs.entries,
+            followers,
         )
 
     def _state_of_found_log(self) -> ReplicaState:
@@ -226,7 +233,7 @@ class Process:
         if log is None:
             return ReplicaState(RoleMark.OFFLINE)
         found = (log.epochs.newest_epoch, log.log_end, log.checkpointed_high_watermark)
-        return ReplicaState(RoleMark.OFFLINE, *found)
+        return ReplicaState(RoleMark.OFFLINE, *found, epochs=log.epochs.entries)
 
     def flush(self) -> None:
         """Sync the log to the disk."""
@@ -253,6 +260,18 @@ class Process:
         """Write the high watermark's checkpoint, as a timer does every few seconds."""
         self.manager.record_high_watermarks(self.replicas.high_watermarks())
         self.manager.checkpoint_high_watermarks()
+
+
+def _views(leader: Leader) -> tuple[FollowerView, ...]:
+    """What a leader knows of its followers."""
+    views = []
+    for replica in sorted(leader.replicas):
+        progress = leader.progress_of(replica)
+        if progress is not None:
+            times = (progress.fetched_at, progress.caught_up_at)
+            fetched_at, caught_up_at = (None if at == NEVER else round(at, 3) for at in times)
+            views.append(FollowerView(replica, progress.log_end, fetched_at, caught_up_at))
+    return tuple(views)
 
 
 class Machine:
