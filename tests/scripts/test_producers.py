@@ -48,6 +48,19 @@ def test_five_in_flight_come_again_in_order():
     assert [text[10] for text in by_last[-6:] if "OUT_OF_ORDER" in text] == list("bcde")
 
 
+def test_five_in_flight_lose_their_order_without_stamps():
+    """The first of five is sent again behind the others; with stamps they wait for it (PID-01)."""
+    told = played("idempotence", "reordered", "no-sequences")
+    assert "the reader asks 1 from 0: b c d e a" in texts(told)
+    assert "LOST" not in told.verdict
+    assert "TIMES" not in told.verdict
+    told = played("idempotence", "in-order", "sequences")
+    refused = [text[10] for text in texts(told) if "OUT_OF_ORDER" in text]
+    assert refused == list("bcde")
+    assert "the reader asks 1 from 0: z a b c d e" in texts(told)
+    assert "TIMES" not in told.verdict
+
+
 def test_a_sixth_in_flight_may_be_stored_twice():
     """Of six whose answers are lost, the first is not known any more when it comes again."""
     told = texts(played("idempotence", "six", "sequences"))

@@ -71,6 +71,20 @@ def test_a_cut_at_the_high_watermark_loses_what_epochs_keep():
     assert "acknowledged: a on 1,2. The replicas agree." in kept.verdict
 
 
+def test_of_two_messages_the_second_is_lost():
+    """LEO 2 and 2, HW 2 and 1: the follower cuts to 1, leads, and the old leader follows it (K3).
+    What the leader knew of it was 2."""
+    told = played("hw-loss", "two-messages", "hw")
+    before = after(told, "1 acknowledges m2")
+    assert ends(before) == [(2, 2), (2, 1)]
+    assert [view.log_end for view in before[0].followers] == [2]
+    assert ends(after(told, "controller: 2 leads, epoch 1")) == [(0, 0), (1, 1)]
+    assert ends(after(told, "1 is told OFFSET_OUT_OF_RANGE; it cuts its log to 1"))[0] == (1, 1)
+    assert "acknowledged: m1 on 1,2; m2 LOST." in told.verdict
+    kept = played("hw-loss", "two-messages", "epoch")
+    assert "acknowledged: m1 on 1,2; m2 on 1,2. The replicas agree." in kept.verdict
+
+
 def test_the_leader_s_mark_follows_what_it_knows():
     """The HW is the smallest of the leader's LEO and the remote LEOs in sync, not of the LEOs (A2);
     a remote LEO is the offset of the last FETCH (PAR-03), unknown in a new epoch (PAR-17)."""
@@ -80,10 +94,10 @@ def test_the_leader_s_mark_follows_what_it_knows():
     assert [view.log_end for view in leader.followers] == [0]
     leader, _ = after(told, "2 fetches from 1, epoch 0")
     assert (leader.high_watermark, [view.log_end for view in leader.followers]) == (1, [1])
-    told = played("hw-loss", "restart", "epoch")
+    told = played("hw-loss", "two-messages", "epoch")
     _, leader = after(told, "controller: 2 leads, epoch 1")
     assert leader.followers == (FollowerView(1, -1, None, None),)
-    assert leader.epochs == ((0, 0), (1, 1))
+    assert leader.epochs == ((0, 0), (1, 2))
 
 
 def test_the_table_shows_epochs_and_what_leaders_know():
@@ -92,7 +106,7 @@ def test_the_table_shows_epochs_and_what_leaders_know():
     assert "         epochs of 2: (0,0) (1,1)" in shown
     assert "         2 knows of 1: remote LEO ?, no FETCH, caught up never" in shown
     shown = transcript(load("isr-by-lag"), "time").splitlines()
-    assert "         1 knows of 3: remote LEO 5, last FETCH at 0.1 s, caught up at 0.1 s" in shown
+    assert "         1 knows of 3: remote LEO 2, last FETCH at 0.2 s, caught up at 0 s" in shown
     below = [line for line in shown if line.startswith("         ") and "knows of" in line]
     assert len(below) == len([each for each, _ in groupby(below)])
 
@@ -160,6 +174,20 @@ def test_a_slow_follower_leaves_by_time_only():
     """It always sends FETCH and never has everything: the count does not find it (KIP-16)."""
     assert isrs(played("isr-by-lag", "slow", "time")) == [(1, 2, 3), (1, 2)]
     assert isrs(played("isr-by-lag", "slow", "lag-messages")) == [(1, 2, 3)]
+
+
+@pytest.mark.parametrize(("rule", "held_until"), [("time", 0.7), ("lag-messages", 0.3)])
+def test_a_slow_follower_holds_producers_up_until_it_is_out(rule: str, held_until: float):
+    """Four messages that it lacks are one too many by count, 500 ms too long by time. Then all that
+    waited for it is acknowledged at once."""
+    told = played("isr-by-lag", "held-up", rule)
+    assert isrs(told) == [(1, 2, 3), (1, 2), (1, 2, 3)]
+    acknowledged = [
+        (event.now, event.text[-1]) for event in events(told) if "acknowledges" in event.text
+    ]
+    assert acknowledged == [(0, "a"), (0.2, "b"), *((held_until, value) for value in "cdef")]
+    leader = after(told, "controller: ISR 1,2")[0]
+    assert [view.log_end for view in leader.followers] == [6, 2]
 
 
 def test_a_silent_follower_at_the_log_end_leaves_by_the_old_rule_only():
