@@ -11,10 +11,11 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import NEVER, Leader, Pending, PendingExpand, Progress
+from minibroker.broker.replication.statistics import followers_of
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages.control import PartitionState
-from minibroker.protocol.messages.replicas import ReplicaDescription
+from minibroker.protocol.messages.replicas import FollowerDescription, ReplicaDescription
 from minibroker.protocol.types import TopicPartition
 
 
@@ -35,24 +36,38 @@ def describe_all(
     partitions: Mapping[TopicPartition, Partition],
     uncreated: Mapping[TopicPartition, Uncreated],
     broker_id: int,
+    now: float,
 ) -> Turns[list[ReplicaDescription]]:
-    """Describe every replica, each as it is when its turn comes."""
+    """Describe every replica, each as it is when its turn comes; ages count up to `now`."""
     found = [describe_uncreated(one) for one in uncreated.values()]
     for some in at_once(list(logs.items())):
         for name, log in some:
             partition = partitions.get(name)
-            found.append(describe_log(log) if partition is None else describe(partition, broker_id))
+            if partition is None:
+                found.append(describe_log(log))
+            else:
+                found.append(describe(partition, broker_id, now))
         yield
     return found
 
 
-def describe(partition: Partition, broker_id: int) -> ReplicaDescription:
-    """Describe a replica as it is now."""
+def describe(partition: Partition, broker_id: int, now: float) -> ReplicaDescription:
+    """Describe a replica as it is now, in seconds of the broker's clock."""
     role = partition.role
     kind, leader, reason = "offline", NO_NODE, ""
     isr: tuple[int, ...] = ()
+    followers: tuple[FollowerDescription, ...] = ()
     if isinstance(role, Leader):
         kind, leader, isr = "leader", broker_id, role.isr
+        followers = tuple(
+            FollowerDescription(
+                known.broker_id,
+                known.log_end,
+                _age_ms(known.fetched_at, now),
+                _age_ms(known.caught_up_at, now),
+            )
+            for known in followers_of(role)
+        )
     elif isinstance(role, Follower):
         kind, leader = "failed" if role.failure else "follower", role.leader
         reason = role.failure or role.delay
@@ -72,7 +87,12 @@ def describe(partition: Partition, broker_id: int) -> ReplicaDescription:
         partition.high_watermark,
         isr,
         reason,
+        followers,
     )
+
+
+def _age_ms(at: float, now: float) -> int:
+    return -1 if at == NEVER else max(0, round((now - at) * 1000))
 
 
 def describe_log(log: Log) -> ReplicaDescription:

@@ -30,7 +30,12 @@ from minibroker.broker.replication.roles import (
     Offline,
     Pending,
 )
-from minibroker.broker.replication.statistics import ReplicaStatistics, Traffic
+from minibroker.broker.replication.statistics import (
+    FollowerStatistics,
+    ReplicaStatistics,
+    Traffic,
+    followers_of,
+)
 from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import PartitionAltered, PartitionState
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
@@ -149,9 +154,10 @@ class Partition:
         role, log, lag, needed = self.role, self.log, 0, 0
         isr: tuple[int, ...] = ()
         replicas: tuple[int, ...] = ()
+        followers: tuple[FollowerStatistics, ...] = ()
         kind = "offline"
         if isinstance(role, Leader):
-            kind, isr, replicas = "leader", role.isr, role.replicas
+            kind, isr, replicas, followers = "leader", role.isr, role.replicas, followers_of(role)
             needed = min(self.settings.min_insync_replicas, len(replicas))
         elif isinstance(role, Follower):
             kind, lag = "failed" if role.failure else "follower", role.lag(log)
@@ -167,6 +173,7 @@ class Partition:
             flush=self.settings.flush,
             log=log.statistics(),
             traffic=self.traffic.statistics(),
+            followers=followers,
         )
 
     # -- how it changes role

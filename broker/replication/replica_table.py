@@ -294,12 +294,14 @@ class ReplicaTable:
             return PartitionHandedOver(*name, refused.code)
         return PartitionHandedOver(*name, is_ready=is_ready)
 
-    def describe(self, topics: Collection[str] | None) -> Turns[list[ReplicaDescription]]:
+    def describe(
+        self, topics: Collection[str] | None, now: float
+    ) -> Turns[list[ReplicaDescription]]:
         """Describe the replicas of these topics (None: of all), also those without a role or a
         log."""
         logs = self._collaborators.manager.logs
         found = yield from describe_all(
-            logs, self.partitions, self.uncreated, self._local_broker.broker_id
+            logs, self.partitions, self.uncreated, self._local_broker.broker_id, now
         )
         return [replica for replica in found if topics is None or replica.topic in topics]
 

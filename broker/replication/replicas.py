@@ -191,7 +191,7 @@ class Replicas:
         """Describe every replica, also those without a role or a log. The broker epoch is that of
         the first turn."""
         epoch = self.broker_epoch
-        found = yield from self._table.describe(request.topics)
+        found = yield from self._table.describe(request.topics, now)
         return DescribeReplicasResponse(self.broker_id, epoch, tuple(found))
 
     # -- what the controller orders

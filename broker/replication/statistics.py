@@ -7,6 +7,7 @@ The counts are plain ints that only grow; a reader computes a rate from two samp
 from typing import NamedTuple
 
 from minibroker.broker.log.outcomes import LogStatistics
+from minibroker.broker.replication.roles import Leader
 from minibroker.protocol.types import TopicPartition
 
 
@@ -55,13 +56,36 @@ class TrafficStatistics(NamedTuple):
     bytes_from_leader: int
 
 
+class FollowerStatistics(NamedTuple):
+    """What a leader knows of a follower at one moment.
+
+    `log_end` is the follower's log end as of its last fetch in this term (the remote LEO), -1
+    before the first one. The times are in seconds of the broker's clock: when the follower last
+    fetched, and when it last had all that the leader had; minus infinity: never.
+    """
+
+    broker_id: int
+    log_end: int
+    fetched_at: float
+    caught_up_at: float
+
+
+def followers_of(leader: Leader) -> tuple[FollowerStatistics, ...]:
+    """Return what a leader knows of each follower, in the order of assignment."""
+    return tuple(
+        FollowerStatistics(replica, known.log_end, known.fetched_at, known.caught_up_at)
+        for replica in leader.replicas
+        if (known := leader.progress_of(replica)) is not None
+    )
+
+
 class ReplicaStatistics(NamedTuple):
     """One replica at one moment.
 
     `role` is "leader", "follower", "failed" (a follower that stopped copying) or "offline". `lag`
     is how many committed records are missing here, as far as is known. Only a leader knows `isr`,
-    `replicas` and `needed` (how many in-sync replicas acks=all needs); elsewhere they are empty or
-    0. `flush` is the mode of `flusher.py`.
+    `replicas`, `needed` (how many in-sync replicas acks=all needs) and `followers`; elsewhere they
+    are empty or 0. `flush` is the mode of `flusher.py`.
     """
 
     name: TopicPartition
@@ -75,6 +99,7 @@ class ReplicaStatistics(NamedTuple):
     flush: str
     log: LogStatistics
     traffic: TrafficStatistics
+    followers: tuple[FollowerStatistics, ...]
 
     @property
     def is_leader(self) -> bool:

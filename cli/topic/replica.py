@@ -40,7 +40,10 @@ app = typer.Typer(help="Show replicas.", no_args_is_help=True)
 class Row(NamedTuple):
     """One replica; its fields are the names in JSON and, as words, the heads of the columns.
 
-    None: unknown, because its broker does not answer or there is no leader.
+    None: unknown, because its broker does not answer or there is no leader. `remote_log_end`,
+    `last_fetch_s` and `caught_up_s` are what the leader knows of a follower: its log end as of its
+    last fetch, and how many seconds ago that came and the follower last had all that the leader
+    had. None: nothing yet in this leader epoch.
     """
 
     topic: str
@@ -52,6 +55,9 @@ class Row(NamedTuple):
     high_watermark: int | None = None
     lag: int | None = None
     in_sync: bool = False
+    remote_log_end: int | None = None
+    last_fetch_s: float | None = None
+    caught_up_s: float | None = None
     reason: str = ""
 
 
@@ -69,8 +75,8 @@ def status(
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Show role, epoch, log end, high watermark and lag of every replica; of all topics if none
-    is named."""
+    """Show role, epoch, log end, high watermark and lag of every replica, and what its leader
+    knows of it; of all topics if none is named."""
     with opened_admin(bootstrap, timeout_s) as admin:
         named = topic is not None or topic_option is not None
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
@@ -100,6 +106,7 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
             isr = leader.isr if leader is not None else partition.isr
             for node_id in sorted({*partition.replicas, *replicas_by_broker}):
                 row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
+                row = _as_the_leader_knows(row, leader)
                 if node_id in replicas_by_broker:
                     described = _describe(row, replicas_by_broker[node_id], leader)
                     reasons = (described.reason, awaited(partition) if leader is None else "")
@@ -108,6 +115,18 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
                     yield row._replace(role="missing", reason="the broker does not have it")
                 else:
                     yield row._replace(reason=report.silent.get(node_id, ""))
+
+
+def _as_the_leader_knows(row: Row, leader: "ReplicaDescription | None") -> Row:
+    """Return the row with what the leader knows of this replica, if it is a follower."""
+    for known in () if leader is None else leader.followers:
+        if known.broker_id == row.broker:
+            return row._replace(
+                remote_log_end=known.log_end if known.log_end >= 0 else None,
+                last_fetch_s=known.fetch_age_ms / 1000 if known.fetch_age_ms >= 0 else None,
+                caught_up_s=known.caught_up_age_ms / 1000 if known.caught_up_age_ms >= 0 else None,
+            )
+    return row
 
 
 def _describe(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | None") -> Row:

@@ -14,12 +14,29 @@ class DescribeReplicasRequest(Request["DescribeReplicasResponse"]):
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerDescription:
+    """What a leader knows of a follower.
+
+    `log_end` is the follower's log end as of its last fetch in this leader epoch (the remote LEO),
+    -1 before the first one. The leader counts with it for the high watermark. `fetch_age_ms` is the
+    time since that fetch, and `caught_up_age_ms` the time since the follower was last known to have
+    all that the leader had; -1: never.
+    """
+
+    broker_id: int
+    log_end: int = NO_OFFSET
+    fetch_age_ms: int = -1
+    caught_up_age_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaDescription:
     """The current state of one replica.
 
     `role` is "leader", "follower", "failed" or "offline"; `reason` explains the last two.
     `last_epoch` is the newest entry of its leader epochs. `isr` is the confirmed one on a leader,
-    and empty on other replicas. `durable_end` is the offset up to which the log was synced.
+    and empty on other replicas, and so are the `followers`. `durable_end` is the offset up to which
+    the log was synced.
     """
 
     topic: str
@@ -36,6 +53,7 @@ class ReplicaDescription:
     high_watermark: int = NO_OFFSET
     isr: tuple[int, ...] = ()
     reason: str = ""
+    followers: tuple[FollowerDescription, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

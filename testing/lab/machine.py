@@ -30,6 +30,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.roles import NEVER, IsrProposal, Leader
+from minibroker.broker.replication.statistics import followers_of
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
@@ -265,12 +266,10 @@ class Process:
 def _views(leader: Leader) -> tuple[FollowerView, ...]:
     """What a leader knows of its followers."""
     views = []
-    for replica in sorted(leader.replicas):
-        progress = leader.progress_of(replica)
-        if progress is not None:
-            times = (progress.fetched_at, progress.caught_up_at)
-            fetched_at, caught_up_at = (None if at == NEVER else round(at, 3) for at in times)
-            views.append(FollowerView(replica, progress.log_end, fetched_at, caught_up_at))
+    for known in sorted(followers_of(leader)):
+        times = (known.fetched_at, known.caught_up_at)
+        fetched_at, caught_up_at = (None if at == NEVER else round(at, 3) for at in times)
+        views.append(FollowerView(known.broker_id, known.log_end, fetched_at, caught_up_at))
     return tuple(views)
 
 

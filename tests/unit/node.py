@@ -194,10 +194,10 @@ class Node:
         results = self.apply(*states)
         assert not any(result.error for result in results), results
 
-    def described(self, *topics: str) -> tuple[ReplicaDescription, ...]:
+    def described(self, *topics: str, now: float = 0.0) -> tuple[ReplicaDescription, ...]:
         """How far the replicas of these topics are; of all without any."""
         request = DescribeReplicasRequest(topics or None)
-        return without_pause(self.replicas.describe(request, 0.0)).replicas
+        return without_pause(self.replicas.describe(request, now)).replicas
 
     def know(self, *states: PartitionState, overrides: Mapping[str, str] | None = None) -> None:
         """Have the partitions of one topic in the metadata, and its settings."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 
+import trio
 from prometheus_client.core import Metric
 
 from minibroker.broker.observe.loop_lag import LoopLag
@@ -27,6 +28,7 @@ async def all_metrics(sources: Sources | None, loop_lag: LoopLag) -> bytes:
         replicas.topic_families(statistics),
         replicas.partition_families(statistics, broker_id),
         replicas.replica_families(statistics),
+        replicas.follower_families(statistics, trio.current_time()),
         cluster.controller_families(controller),
         cluster.topic_families(services.image, controller, broker_id),
         groups.group_families(found, services.replicas),

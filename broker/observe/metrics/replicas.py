@@ -11,7 +11,9 @@ from prometheus_client.core import Metric
 
 from minibroker.broker.observe.metrics.exposition import counter, gauge, single, total
 from minibroker.broker.replication.replicas import Statistics
+from minibroker.broker.replication.roles import NEVER
 from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
+from minibroker.protocol.constants import NO_OFFSET
 
 MANAGER: Final = "kafka_server_replicamanager"
 FETCHERS: Final = "kafka_server_replicafetchermanager"
@@ -130,6 +132,27 @@ def replica_families(statistics: Statistics) -> Iterator[Metric]:
     for replica in replicas:
         family.add_metric([replica.name.topic, str(replica.name.partition), replica.role], 1)
     yield family
+
+
+def follower_families(statistics: Statistics, now: float) -> Iterator[Metric]:
+    """Make the metrics of what leaders here know of their followers; `now` in seconds of the
+    broker's clock. What is not known in this leader epoch has no sample."""
+    own, labels = "minibroker_follower", ("topic", "partition", "follower")
+    text = "Remote LEO: the follower's log end, as its last fetch named it"
+    ends = gauge(f"{own}_leo", text, *labels)
+    text = "Seconds since the follower's last fetch"
+    fetches = gauge(f"{own}_last_fetch_seconds", text, *labels)
+    text = "Seconds since the follower last had all that the leader had"
+    caught_up = gauge(f"{own}_caught_up_seconds", text, *labels)
+    for replica in statistics.replicas:
+        for known in replica.followers:
+            named = [replica.name.topic, str(replica.name.partition), str(known.broker_id)]
+            if known.log_end != NO_OFFSET:
+                ends.add_metric(named, known.log_end)
+            for family, at in ((fetches, known.fetched_at), (caught_up, known.caught_up_at)):
+                if at != NEVER:
+                    family.add_metric(named, round(max(0.0, now - at), 3))
+    yield from (ends, fetches, caught_up)
 
 
 def _each(

@@ -180,6 +180,31 @@ async def test_a_follower_tells_how_far_it_is_behind() -> None:
     assert values(samples, "kafka_server_replicafetchermanager_failedpartitionscount") == [1]
 
 
+async def test_a_leader_tells_what_it_knows_of_its_followers() -> None:
+    """The remote LEO of each, and the seconds since its last fetch and since it lacks something;
+    what is not known in this term has no sample."""
+    node = Node()
+    node.live(1, 2, 3)
+    now = trio.current_time()
+    node.apply(state_of(isr=(1, 2), replicas=(1, 2, 3)), now=now - 30)
+    append(node, batch_of(5))
+    node.followed(2, 5, now=now - 20)
+    append(node, batch_of(2))
+    node.followed(2, 6, now=now - 10)
+    samples = await metrics_of(sources_of(node))
+    own, follower = "minibroker_follower", ("2", "0", "t")
+    assert samples[f"{own}_leo"] == {follower: 6}
+    ((place, fetched_s),) = samples[f"{own}_last_fetch_seconds"].items()
+    ((_, lacking_s),) = samples[f"{own}_caught_up_seconds"].items()
+    assert place == follower
+    assert fetched_s >= 10
+    assert lacking_s == pytest.approx(fetched_s + 10)
+    node.apply(state_of(leader=2, isr=(1, 2), replicas=(1, 2, 3), epochs=(1, 1)))
+    assert (
+        not {f"{own}_leo", f"{own}_caught_up_seconds"} & (await metrics_of(sources_of(node))).keys()
+    )
+
+
 async def test_the_controller_alone_tells_of_the_cluster() -> None:
     """It tells how many brokers and partitions there are, and of those without a leader; another
     broker says only that it is not the controller."""

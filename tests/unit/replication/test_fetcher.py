@@ -185,11 +185,11 @@ async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock, caplog
         [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
         assert "t-0: copying from broker 1 is delayed" in warning
         assert "checksum" in warning
-        assert "checksum" in describe(broker.partitions[A], 2).reason
-        assert describe(broker.partitions[B], 2).reason == ""
+        assert "checksum" in describe(broker.partitions[A], 2, 0.0).reason
+        assert describe(broker.partitions[B], 2, 0.0).reason == ""
         rotten.files.flip(rotten.path(0), 100)
         await settle()
-        assert describe(broker.partitions[A], 2).reason == ""
+        assert describe(broker.partitions[A], 2, 0.0).reason == ""
         assert is_same(leader, broker, A)
 
 

@@ -16,7 +16,7 @@ from minibroker.protocol.messages.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from minibroker.protocol.messages.replicas import DescribeReplicasRequest
+from minibroker.protocol.messages.replicas import DescribeReplicasRequest, FollowerDescription
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import ROOT, T0, Node, state_of
 
@@ -334,6 +334,26 @@ def test_it_describes_every_replica() -> None:
     found = {replica.partition: replica for replica in answer.replicas}[0]
     assert (found.role, found.last_epoch, found.log_end) == ("offline", 3, 3)
     assert again.described("u") == ()
+
+
+def test_a_leader_says_what_it_knows_of_its_followers() -> None:
+    """A1: the remote LEO, how long ago the follower fetched, and since when it lacks something;
+    nothing of the former term (PAR-17), and nothing on a follower (PAR-18)."""
+    node = Node()
+    node.live(1, 2, 3)
+    node.apply(state_of(epochs=(3, 5), isr=(1, 2), replicas=(1, 2, 3)), now=100.0)
+    unknown = (FollowerDescription(2, -1, -1, 500), FollowerDescription(3, -1, -1, -1))
+    assert node.described(now=100.5)[0].followers == unknown
+    node.append(3, now=101.0)
+    node.followed(2, 2, now=102.0)
+    node.followed(3, 3, now=102.5)
+    known = (FollowerDescription(2, 2, 1000, 3000), FollowerDescription(3, 3, 500, 500))
+    assert node.described(now=103.0)[0].followers == known
+    node.apply(state_of(epochs=(4, 6), leader=2, isr=(1, 2), replicas=(1, 2, 3)), now=104.0)
+    assert node.described(now=104.0)[0].followers == ()
+    node.apply(state_of(epochs=(5, 7), isr=(1, 2), replicas=(1, 2, 3)), now=105.0)
+    again = (FollowerDescription(2, -1, -1, 0), FollowerDescription(3, -1, -1, -1))
+    assert node.described(now=105.0)[0].followers == again
 
 
 def test_a_failed_follower_is_shown() -> None:

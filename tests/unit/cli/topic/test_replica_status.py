@@ -19,7 +19,11 @@ from minibroker.cli.topic.replica import Row, replica_rows, table
 from minibroker.client.admin import ClusterDescription, ReplicasReport
 from minibroker.protocol.messages.configs import ConfigDescription
 from minibroker.protocol.messages.metadata import BrokerMetadata, PartitionMetadata, TopicMetadata
-from minibroker.protocol.messages.replicas import DescribeReplicasResponse, ReplicaDescription
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasResponse,
+    FollowerDescription,
+    ReplicaDescription,
+)
 
 ID = bytes(16)
 UNTYPED = typer.Context(typer.main.get_command(cluster.app))  # nothing on the command line
@@ -101,14 +105,37 @@ def test_each_replica_has_a_row() -> None:
     broker's replica is there too, with nothing known of it but why."""
     rows = list(replica_rows([EVENTS], REPORT))
     assert rows == [
-        Row("events", 0, 1, "leader", 4, 90, 70, 0, True, ""),
-        Row("events", 0, 2, "follower", 4, 70, 70, 20, True, ""),
-        Row("events", 0, 3, "unreachable", None, None, None, None, False, "not alive"),
-        Row("events", 1, 1, "failed", 5, 20, 15, -2, False, "would cut below 15"),
-        Row("events", 1, 2, "leader", 5, 18, 18, 0, True, ""),
-        Row("events", 1, 3, "unreachable", None, None, None, None, False, "not alive"),
-        Row("events", 2, 3, "unreachable", None, None, None, None, True, "not alive"),
+        Row("events", 0, 1, "leader", 4, 90, 70, 0, True),
+        Row("events", 0, 2, "follower", 4, 70, 70, 20, True),
+        Row("events", 0, 3, "unreachable", reason="not alive"),
+        Row("events", 1, 1, "failed", 5, 20, 15, -2, False, reason="would cut below 15"),
+        Row("events", 1, 2, "leader", 5, 18, 18, 0, True),
+        Row("events", 1, 3, "unreachable", reason="not alive"),
+        Row("events", 2, 3, "unreachable", in_sync=True, reason="not alive"),
     ]
+
+
+def test_what_the_leader_knows_stands_beside_the_follower() -> None:
+    """Its own log end and the remote LEO, which the last fetch named; nothing of one that has not
+    fetched in this leader epoch; and the leader with the highest epoch counts."""
+    known = (FollowerDescription(2, 70, 1500, 31_250), FollowerDescription(3))
+    old = (FollowerDescription(2, 10, 0, 0),)
+    answers = {
+        1: DescribeReplicasResponse(
+            1, 1, (held(0, "leader", 90, 70, leader_epoch=4, followers=known),)
+        ),
+        2: DescribeReplicasResponse(2, 2, (held(0, "follower", 75, 70),)),
+        3: DescribeReplicasResponse(
+            3, 3, (held(0, "leader", 50, 40, leader_epoch=3, followers=old),)
+        ),
+    }
+    only = TopicMetadata("events", 0, ID, False, PARTITIONS[:1])
+    rows = list(replica_rows([only], ReplicasReport(answers, {})))
+    told = [(one.log_end, one.remote_log_end, one.last_fetch_s, one.caught_up_s) for one in rows]
+    assert told == [(90, None, None, None), (75, 70, 1.5, 31.25), (50, None, None, None)]
+    head, _, follower, _ = table(rows).splitlines()
+    assert head.split()[-4:] == ["REMOTE-LOG-END", "LAST-FETCH-S", "CAUGHT-UP-S", "REASON"]
+    assert follower.split()[-3:] == ["70", "1.5", "31.25"]
 
 
 def test_the_leader_with_the_highest_epoch_counts() -> None:
@@ -154,9 +181,10 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
     replica.status("events")
     head, first, *_, failed, _, _, last = capsys.readouterr().out.splitlines()
     names = ["TOPIC", "PARTITION", "BROKER", "ROLE", "LEADER-EPOCH", "LOG-END", "HIGH-WATERMARK"]
-    assert head.split() == [*names, "LAG", "IN-SYNC", "REASON"]
-    assert first.split() == ["events", "0", "1", "leader", "4", "90", "70", "0", "yes"]
-    assert failed.split(maxsplit=9) == [
+    known = ["REMOTE-LOG-END", "LAST-FETCH-S", "CAUGHT-UP-S"]
+    assert head.split() == [*names, "LAG", "IN-SYNC", *known, "REASON"]
+    assert first.split() == ["events", "0", "1", "leader", "4", "90", "70", "0", "yes", *"---"]
+    assert failed.split(maxsplit=12) == [
         "events",
         "1",
         "1",
@@ -166,9 +194,20 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
         "15",
         "-2",
         "no",
+        *"---",
         "would cut below 15",
     ]
-    assert last.split() == ["events", "2", "3", "unreachable", *"----", "yes", "not", "alive"]
+    assert last.split() == [
+        "events",
+        "2",
+        "3",
+        "unreachable",
+        *"----",
+        "yes",
+        *"---",
+        "not",
+        "alive",
+    ]
     assert head.index("LAG") == failed.index("-2")
     replica.status(output=OutputFormat.JSON)
     shown = json.loads(capsys.readouterr().out)
