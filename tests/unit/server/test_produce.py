@@ -215,6 +215,22 @@ def test_a_repeated_batch_gets_its_first_answer() -> None:
     assert node.partition().log.log_end == 3
 
 
+def test_a_repetition_is_known_in_one_session_and_one_partition_only() -> None:
+    """Idempotence is no more than that: a program that begins again has another producer id, and
+    what went to another partition is another record."""
+    node = Node()
+    names = [TopicPartition("t", number) for number in range(2)]
+    node.lead(*map(state_of, names))
+    one, other = batch_of(2, producer=ProducerStamp(7, 0, 0)), ProducerStamp(8, 0, 0)
+    answer(node, request_of(one))
+    assert answer(node, request_of(batch_of(2, producer=other))).base_offset == 2
+    elsewhere = ProduceRequest(ACKS_LEADER, 0, (PartitionProduce(*names[1], one),))
+    outcome = produce.handle(node.services, elsewhere, 0.0)
+    assert isinstance(outcome, ProduceResponse)
+    assert (outcome.partitions[0].error, outcome.partitions[0].base_offset) == (0, 0)
+    assert answer(node, request_of(one)).base_offset == 0
+
+
 def test_a_full_disk_is_told_and_passes() -> None:
     """A full disk is KAFKA_STORAGE_ERROR; nothing of the batch stays, and later it works again."""
     node = Node()
