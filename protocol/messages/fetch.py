@@ -40,8 +40,9 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest(Request["FetchResponse"]):
-    """`replica_id` is -1 for a consumer. The answer is sent once `bytes_min` bytes are available,
-    or after `wait_ms_max`.
+    """`replica_id` is -1 for a consumer. Any other negative one (-2 is Kafka's debugging reader) is
+    served as a consumer. The answer is sent once `bytes_min` bytes are available, or after
+    `wait_ms_max`.
 
     `isolation_level` changes nothing, since there are no transactions: 0 and 1 (READ_COMMITTED)
     both read to the high watermark.

@@ -12,7 +12,7 @@ from minibroker.protocol.kafka.codec import decode
 from minibroker.protocol.kafka.wire import decode_request, decode_request_in_turns
 from minibroker.protocol.messages import UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsResponse
-from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
 from minibroker.protocol.messages.group_offsets import OffsetFetchResponse
 from minibroker.protocol.messages.groups import (
     JoinGroupRequest,
@@ -151,6 +151,10 @@ def test_brokers_do_not_fetch_by_this_wire() -> None:
     """A follower's fetch moves high watermarks; a stranger must not pose as one."""
     with pytest.raises(ProtocolError, match="brokers"):
         decode_request(request(apis.FETCH, 11, replica_id=2))
+    for reader in (-1, -2):
+        message = decode_request(request(apis.FETCH, 11, replica_id=reader))[0].message
+        assert isinstance(message, FetchRequest)
+        assert message.replica_id == -1
 
 
 def test_every_key_is_served_by_the_handler_of_its_name() -> None:

@@ -27,6 +27,18 @@ def test_a_consumer_reads_to_the_high_watermark_a_follower_to_the_end() -> None:
     assert len(records_of(followed)) == SMALL
 
 
+def test_a_debugging_reader_is_served_as_a_consumer() -> None:
+    """Replica id -2 of Kafka: to the high watermark, by the leader alone; it is no follower."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    append(node, batch_of(), batch_of(), batch_of())
+    node.followed(2, 2)
+    assert len(records_of(answer(node, want(), replica_id=-2))) == 2 * SMALL
+    waits(node, want(2), replica_id=-2)
+    node.apply(state_of(leader=2, isr=(1, 2), replicas=(1, 2), epochs=(1, 1)))
+    assert answer(node, want(), replica_id=-2).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 @pytest.mark.parametrize("isolation_level", [0, 1])
 def test_the_isolation_level_changes_nothing(isolation_level: int) -> None:
     """There are no transactions: READ_COMMITTED (1) reads to the high watermark, too."""

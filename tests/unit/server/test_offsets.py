@@ -74,6 +74,7 @@ def test_latest_and_earliest() -> None:
     append(node, 5)
     node.followed(2, 2)
     assert list_offset(node, LATEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 2, 3)
+    assert list_offset(node, LATEST_TIMESTAMP, replica_id=-2).offset == 2
     assert list_offset(node, LATEST_TIMESTAMP, replica_id=2).offset == 5
     assert list_offset(node, EARLIEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 0, 3)
 
