@@ -116,7 +116,9 @@ class Membership:
         self.state = State.OUT
         self.member_id = ""
         self._synced_id = ""  # the member id of the last assignment
+        self._synced_generation = NO_GENERATION  # its generation, which its coordinator has stored
         self.generation = NO_GENERATION
+        self._commit_generation = NO_GENERATION  # this one or the last synced one
         self.protocol = ""
         self.leader = ""  # its member id
         self.assignment: tuple[TopicPartition, ...] = ()  # the generation's
@@ -213,7 +215,8 @@ class Membership:
         if error == ErrorCode.NONE:
             if self.generation == NO_GENERATION:
                 self._contact_at = now  # its first session begins
-            self.generation, self.member_id = answer.generation, answer.member_id
+            self.generation = self._commit_generation = answer.generation
+            self.member_id = answer.member_id
             self.protocol, self.leader = answer.protocol, answer.leader
             self._move(State.SYNCING)
             return NextStep.CONTINUE
@@ -241,7 +244,8 @@ class Membership:
             except ProtocolError as failure:
                 return self.fail(failure)
             self._record_contact(sent_at)
-            self._synced_id = self.member_id
+            self._synced_id, self._synced_generation = self.member_id, self.generation
+            self._commit_generation = self.generation
             self._move(State.ASSIGNED)
             return NextStep.CONTINUE
         step = self._handle_refusal(error)
@@ -309,7 +313,7 @@ class Membership:
         if self.generation == NO_GENERATION:
             raise self.commit_failed("it is not a member now")
         return OffsetCommitRequest(
-            self.group_id, self.generation, self.member_id, self._instance_id, partitions
+            self.group_id, self._commit_generation, self.member_id, self._instance_id, partitions
         )
 
     def commit_failed(self, reason: str) -> CommitFailed:
@@ -329,7 +333,9 @@ class Membership:
         """Handle one partition's answer. STOP: the commit cannot succeed any more.
 
         While the member joins, the coordinator may be in a generation that it does not know yet;
-        the answer to its JOIN or SYNC will tell whether it was removed.
+        the answer to its JOIN or SYNC will tell whether it was removed. Or it may know only the
+        last synced generation, because a later one was lost with its coordinator before it was
+        stored. Then the next commit is made in that one.
         """
         is_current = self._is_current(asked.generation, asked.member_id)
         if error == ErrorCode.NONE:
@@ -343,6 +349,9 @@ class Membership:
             return NextStep.RETRY_LATER if may_pass else NextStep.STOP
         if is_current and self.state in _HOLDING:
             return self._handle_refusal(error)
+        if error == ErrorCode.ILLEGAL_GENERATION and asked.generation == self._commit_generation:
+            others = {self.generation, self._synced_generation} - {asked.generation, NO_GENERATION}
+            self._commit_generation = min(others, default=asked.generation)
         return NextStep.STOP if self.generation == NO_GENERATION else NextStep.RETRY_LATER
 
     # -- the end
@@ -356,14 +365,15 @@ class Membership:
     def leave(self) -> LeaveGroupRequest | None:
         """End the membership; return the request to leave.
 
-        None for a static member: its place is kept until it comes back.
+        None for a static member, whose place is kept until it comes back, and without a member id.
+        A member that has lost its partitions leaves, too: a coordinator that knows its id would
+        wait for it.
         """
-        member_id, was_member = self.member_id, self.state is not State.OUT
-        self.member_id = ""
+        member_id, self.member_id = self.member_id, ""
         self._go_out()
         self.is_subscribed = self.must_join = False
         self.failure = None
-        if not (was_member and member_id) or self._instance_id is not None:
+        if not member_id or self._instance_id is not None:
             return None
         return LeaveGroupRequest(self.group_id, (LeavingMember(member_id),))
 
@@ -377,7 +387,7 @@ class Membership:
         if self.state is not State.OUT:
             self._move(State.OUT)
         self.exit_count += 1
-        self.generation = NO_GENERATION
+        self.generation = self._synced_generation = self._commit_generation = NO_GENERATION
         self.assignment = ()
 
     def _is_current(self, generation: int, member_id: str) -> bool:

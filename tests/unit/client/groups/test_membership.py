@@ -247,6 +247,28 @@ def test_a_refused_commit(error: ErrorCode, state: State, step: NextStep, is_los
     assert member.is_lost is is_lost
 
 
+def test_a_commit_tries_the_generation_that_a_new_coordinator_knows() -> None:
+    """GRP-05: a generation dies with its coordinator if it was not stored. The next coordinator
+    knows the last synced one, or has read the later one; a member that joins tries both."""
+    member = member_of(State.STABLE)
+    member.request_join()
+    member.begin_join()
+    member.handle_join(JoinGroupResponse(0, 8, "range", "m-0", "m-1"), 1)
+    member.on_disconnect()
+    partitions = (PartitionCommit("t", 0, 1), PartitionCommit("t", 1, 1))
+    for generation in (8, 7, 8):
+        asked = member.commit(partitions)
+        assert asked.generation == generation
+        for _ in partitions:
+            step = member.handle_commit(asked, ErrorCode.ILLEGAL_GENERATION, 1)
+            assert step is NextStep.RETRY_LATER
+    assert member.handle_commit(member.commit(()), ErrorCode.NONE, 1) is NextStep.CONTINUE
+    member.handle_join(JoinGroupResponse(0, 9, "range", "m-0", "m-1"), 2)
+    assert member.commit(()).generation == 9
+    member.handle_sync(ASSIGNED, 2)
+    assert (member.commit(()).generation, member.is_lost) == (9, False)
+
+
 def test_who_is_no_member_cannot_commit() -> None:
     """After a loss a commit fails at once, and the error says what to do; alone it has no id."""
     member = member_of(State.STABLE)
@@ -321,3 +343,16 @@ def test_a_member_can_leave_from_every_state(state: State) -> None:
     static = member_of(state, group_instance_id="i")
     assert static.leave() is None
     assert static.state is State.OUT
+
+
+@pytest.mark.parametrize(
+    ("error", "is_known"),
+    [(ErrorCode.ILLEGAL_GENERATION, True), (ErrorCode.UNKNOWN_MEMBER_ID, False)],
+)
+def test_a_member_that_lost_its_partitions_leaves(error: ErrorCode, is_known: bool) -> None:
+    """A coordinator that knows its id, in another generation, would wait for it."""
+    member = member_of(State.STABLE)
+    member.handle_heartbeat(member.heartbeat(), error, 1)
+    assert (member.state, member.is_lost) == (State.OUT, True)
+    assert (member.leave() is not None) is is_known
+    assert member.leave() is None
