@@ -217,7 +217,7 @@ class Consumer(Generic[K, V]):
                 if self._fetcher is not None:
                     self._fetcher.arrived.unpark_all()
                 if self._group is not None:
-                    await self._group.close(may_call=may_call)
+                    await self._group.close(timeout_s, may_call=may_call)
             finally:
                 self._cluster = None
                 self._closed.set()

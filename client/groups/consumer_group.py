@@ -37,11 +37,12 @@ from minibroker.client.net.cluster import Cluster
 from minibroker.client.options import ConsumerOptions
 from minibroker.client.topic_selection import TopicSelection
 from minibroker.protocol.errors import BrokerError
-from minibroker.protocol.messages.groups import LeaveGroupRequest
 from minibroker.protocol.types import TopicPartition
 
 Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[object]]
 
+# How much of the time for a close is kept for the LEAVE.
+LEAVE_S: Final = 1.0
 INSIDE: Final = "a callback cannot leave the group: raise an error, or do it later"
 
 log = logging.getLogger("minibroker.client")
@@ -77,6 +78,7 @@ class ConsumerGroup:
         self._turn = trio.StrictFIFOLock()  # held by the task that changes the assignment
         self._advancing = trio.CancelScope()
         self._is_polled = False
+        self._wait_count = 0  # calls in which the application waits for the group
         self._unannounced: set[TopicPartition] = set()  # assigned; `on_assigned` is still to return
         self._is_closing = False
         self._is_gone = False  # close has dropped all partitions
@@ -115,15 +117,20 @@ class ConsumerGroup:
         self._callbacks = callbacks
         self._tasks.subscription.set_topics(*selection)
         self.membership.request_join()
-        if not self._is_polled:
+        if not self._wait_count:
             self.membership.end_poll(trio.current_time())
         self._tasks.wake()
 
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group."""
         self.check_outside()
-        async with self._turn:
-            failure = await self._leave()
+        self._begin_wait()
+        try:
+            async with self._turn:
+                failure = await self._give_up()
+                await self._leave()
+        finally:
+            self._end_wait()
         if failure is not None:
             raise failure
 
@@ -148,12 +155,22 @@ class ConsumerGroup:
         if self._is_polled:
             raise ClientError("a consumer is polled by one task, and not by a callback of its poll")
         self._is_polled = True
-        self.membership.begin_poll()
+        self._begin_wait()
 
     def end_poll(self) -> None:
         """Record that a poll ends, with or without records."""
         self._is_polled = False
-        self.membership.end_poll(trio.current_time())
+        self._end_wait()
+
+    def _begin_wait(self) -> None:
+        """Stop `max.poll.interval.ms`: the application waits in poll, unsubscribe or close."""
+        self._wait_count += 1
+        self.membership.begin_poll()
+
+    def _end_wait(self) -> None:
+        self._wait_count -= 1
+        if not self._wait_count:
+            self.membership.end_poll(trio.current_time())
 
     async def advance(self) -> bool:
         """Do what is due; return whether records may be delivered then.
@@ -240,11 +257,12 @@ class ConsumerGroup:
         """Call a callback; its exception is raised when the step is done.
 
         The callback is the application's work, so `max.poll.interval.ms` applies to it as between
-        polls.
+        polls; but not in `close`, which has a time limit of its own.
         """
         if callback is None:
             return None
-        self.membership.end_poll(trio.current_time())
+        if not self._is_closing:
+            self.membership.end_poll(trio.current_time())
         try:
             called = callback(partitions)
             if not isinstance(called, Awaitable):
@@ -255,7 +273,7 @@ class ConsumerGroup:
         except Exception as error:
             return error
         finally:
-            if self._is_polled:
+            if self._wait_count:
                 self.membership.begin_poll()
         return None
 
@@ -365,45 +383,57 @@ class ConsumerGroup:
 
     # -- the end
 
-    async def close(self, *, may_call: bool) -> None:
-        """Commit, leave, and drop the partitions; the caller limits the time. With `may_call`, call
-        the callbacks.
+    async def close(self, timeout_s: float, *, may_call: bool) -> None:
+        """Commit, drop the partitions, and leave. With `may_call`, call the callbacks.
 
-        If the time ends before that, the consumer is a member no more all the same, and sends no
-        heartbeats.
+        The last part of the time is for the LEAVE: without it, the group would wait a session for
+        this member. So is a second after a cancellation. A close with less time than that still
+        ends the membership: the consumer sends no heartbeats any more.
         """
         self._is_closing = True
+        self._begin_wait()
         self._advancing.cancel()
+        failure: Exception | None = None
+        commit_s = time_to_commit_s(timeout_s) if self.membership.says_leave else timeout_s
         try:
-            async with self._turn:
-                if not may_call:
-                    self._callbacks = RebalanceCallbacks()
-                failure = await self._leave()
+            with trio.move_on_after(commit_s) as scope:
+                async with self._turn:
+                    if not may_call:
+                        self._callbacks = RebalanceCallbacks()
+                    failure = await self._give_up()
+            if scope.cancelled_caught:
+                text = "group %s: closed after %g s without the last commit, which had no answer"
+                log.warning(text, self._options.group_id, commit_s)
+            await self._leave()
         finally:
-            self._go()
+            with trio.move_on_after(LEAVE_S, shield=True):
+                await self._leave()  # unless that was done
         if failure is not None:
             raise failure
 
-    async def _leave(self) -> Exception | None:
-        failure: Exception | None = None
+    async def _give_up(self) -> Exception | None:
+        """Have the application give up all partitions, and commit; return what a callback
+        raised."""
         if self.membership.is_lost:
-            failure = await self._drop_lost()
-        elif self.membership.is_subscribed:
-            if held := self._positions.assignment:
-                failure = await self._revoke(held)
-        else:
-            await self._commit_without_raising()
-            await self._queued.finish()
-        request = self._go()
-        if request is not None:
-            await self._tasks.leave(request)
-        return failure
+            return await self._drop_lost()
+        if self.membership.is_subscribed:
+            held = self._positions.assignment
+            return await self._revoke(held) if held else None
+        await self._commit_without_raising()
+        await self._queued.finish()
+        return None
 
-    def _go(self) -> LeaveGroupRequest | None:
-        """End the membership here; return what to tell the coordinator."""
+    async def _leave(self) -> None:
+        """End the membership, and tell the coordinator. Does nothing more when repeated."""
         self._is_gone = self._is_closing
         request = self.membership.leave()
         self._tasks.subscription.set_topics((), None)
         self._tasks.abandon_join()
         self._assign(())
-        return request
+        if request is not None:
+            await self._tasks.leave(request)
+
+
+def time_to_commit_s(timeout_s: float) -> float:
+    """Return how much of the time for a close is for the callbacks and the last commit."""
+    return timeout_s - min(LEAVE_S, timeout_s / 2)

@@ -170,6 +170,11 @@ class Membership:
         is_free = self.failure is None and not self.is_lost
         return self.must_join and is_free and self.state in (State.OUT, State.STABLE)
 
+    @property
+    def says_leave(self) -> bool:
+        """Whether it tells the coordinator that it leaves; the place of a static member is kept."""
+        return self.is_subscribed and self._instance_id is None
+
     def is_in(self, *states: State) -> bool:
         """Whether it is in one of these states."""
         return self.state in states

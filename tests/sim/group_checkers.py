@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from minibroker.broker.groups.records import GroupMetadata
+from minibroker.client.groups.consumer_group import time_to_commit_s
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.subscription import decode_assignment
 from minibroker.protocol.types import TopicPartition
@@ -264,7 +265,8 @@ class Holdings:
                 self._closing[event.who] = (now, event.timeout_s)
             case Closed():
                 since, timeout_s = self._closing.pop(event.who)
-                ran_out = "its close ran out of time" if now >= since + timeout_s else ""
+                has_run_out = now >= since + time_to_commit_s(timeout_s)
+                ran_out = "its close ran out of time" if has_run_out else ""
                 self._end(now, event.who, self.of(event.who), ran_out)
             case Crashed():
                 self._end(now, event.who, self.of(event.who), "it crashed")

@@ -267,7 +267,7 @@ async def test_a_member_that_is_put_out_while_it_lets_go_says_what_it_did_not_co
             await consumer.poll(1)
         await consumer.poll(0)
         with caplog.at_level(logging.WARNING, "minibroker.client"):
-            await consumer.close()
+            await consumer.unsubscribe()
     assert "auto commit: this member was put out" in caplog.text
     assert (await committed(place))[0] == 0
 
