@@ -197,6 +197,14 @@ FINDINGS: Final = pa.schema(
 )
 
 
+class Scan(StrEnum):
+    """Where files are read: in the driver, in Spark's tasks, or in the driver if they are small."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    DRIVER = "driver"
+
+
 class Severity(StrEnum):
     """The severity of a finding: a broken promise, a fault that may become one, or a notice."""
 

@@ -46,6 +46,7 @@ class Stages:
     def __init__(self, jobs: "Jobs", listener: Listener) -> None:
         self.finished: list[Stage] = []
         self.jobs = jobs
+        self.bytes_done = 0  # of the current stage, as far as the driver reads them itself
         self._listener = listener
 
     @contextmanager
@@ -53,6 +54,7 @@ class Stages:
         """Report the work inside the `with` block under this name."""
         began = time.monotonic()
         ended = threading.Event()
+        self.bytes_done = 0
         looker = threading.Thread(target=self._look, args=(name, bytes_total, ended), daemon=True)
         self._listener(Progress(name, bytes_total=bytes_total))
         looker.start()
@@ -67,7 +69,7 @@ class Stages:
     def _look(self, name: str, bytes_total: int, ended: threading.Event) -> None:
         while not ended.wait(LOOK_EVERY_S):
             done, total = self.jobs.count_tasks()
-            bytes_done = bytes_total * done // total if total else 0
+            bytes_done = bytes_total * done // total if total else self.bytes_done
             self._listener(Progress(name, done, total, bytes_done, bytes_total))
 
 

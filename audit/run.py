@@ -37,7 +37,13 @@ from minibroker.audit.checks.groups import committed_by_groups, marks
 from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_frame, will_be_empty
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
-from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
+from minibroker.audit.files.directories import (
+    LIVE,
+    LogDirectory,
+    Replica,
+    UsageError,
+    find_brokers,
+)
 from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table
@@ -56,18 +62,20 @@ from minibroker.audit.model import (
     PRODUCERS,
     REPLICAS,
     Finding,
+    Scan,
     Severity,
     Tables,
 )
 from minibroker.audit.progress import Jobs, Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
 from minibroker.audit.report.pictures import pictures
-from minibroker.audit.source import is_small, pieces_of, read_pieces, read_table
+from minibroker.audit.source import Piece, is_read_here, pieces_of, read_pieces, read_table
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
     Committed,
     LedgerCounts,
+    Reading,
     Sizes,
     Summary,
     Unjudged,
@@ -83,7 +91,6 @@ BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
 _CHECKS_AT_ONCE: Final = 4
 _NAMED_MAX: Final = 5  # partitions, in a note
-_DECODED_HERE_MAX: Final = 150_000  # batches that the driver decodes by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +99,9 @@ class AuditOptions:
 
     `export` reads the metadata, as a decoded JSON value; it is called at the right moment for a
     live cluster. `checks` are names; empty means all. `is_ledger_complete`: the ledgers cover all
-    records sent to the topics that they name. `may_read_here`: the driver reads small tables
-    itself instead of leaving them to the executors. `batches`: the URI for the table of batches, if
-    it is not to lie in `out`; nothing exists there yet.
+    records sent to the topics that they name. `scan`: who reads the files, the driver or Spark's
+    tasks. `batches`: the URI for the table of batches, if it is not to lie in `out`; nothing exists
+    there yet.
     """
 
     paths: Sequence[Path]
@@ -104,7 +111,7 @@ class AuditOptions:
     checks: Sequence[str] = ()
     fail_on: Severity = Severity.ERROR
     is_ledger_complete: bool = False
-    may_read_here: bool = True
+    scan: Scan = Scan.AUTO
     batches: str | None = None
 
 
@@ -118,7 +125,10 @@ def run_audit(
     a group of their own.
     """
     if options.batches is not None:
-        WrittenBatches(options.batches, spark).check_free()
+        written = WrittenBatches(options.batches, spark)
+        if options.scan is Scan.DRIVER and written.path is None:
+            raise UsageError(f"the driver cannot write to {options.batches}: leave out --scan")
+        written.check_free()
     with caching(), Jobs(spark.sparkContext) as jobs:
         return _Run(spark, options, Stages(jobs, listener)).run()
 
@@ -131,6 +141,7 @@ class _Known:
     unjudged: list[Unjudged] = field(default_factory=list)
     checks: list[CheckRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
     committed: Mapping[TopicPartition, tuple[Committed, ...]] = field(default_factory=dict)
 
 
@@ -159,7 +170,7 @@ class _Run:
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, self._written)
         with self._stages.stage("running the checks"):
-            tables = self._tables(inputs, batches, rows, sizes)
+            tables = self._tables(inputs, batches, rows)
             counts = self._check(tables)
         if inputs.is_live:
             self._drop_removed(inputs)
@@ -183,12 +194,13 @@ class _Run:
 
     def _scan(self, inputs: Inputs) -> DataFrame:
         written, pieces = self._written, pieces_of(inputs.logs)
-        is_small_here = self._options.may_read_here and is_small(self._spark, pieces, "batches")
-        rows = None
-        if is_small_here and written.path is not None:
-            rows = written.write_here(read_pieces("batches", pieces), ROWS_MAX)
+        master, scan = self._spark.sparkContext.master or "", self._options.scan
+        if is_read_here(master, pieces, "batches", scan) and written.path is not None:
+            self._known.readings.append(Reading("batches", _bytes_of(inputs)))
+            written.write_here(self._read_here(pieces))
         else:
-            written.write(read_table(self._spark, inputs.logs, may_read_here=False))
+            written.write(self._read_table(inputs.logs, "batches", scan=Scan.SPARK))
+        rows = written.read_small(ROWS_MAX)
         if rows is None:
             batches = written.frame()
         else:
@@ -199,14 +211,21 @@ class _Run:
             batches = batches.where(~is_unreadable)
         return batches
 
+    def _read_here(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            yield from read_pieces("batches", [piece])
+            self._stages.bytes_done += piece.size
+
     def _read_table(
         self,
         logs: Iterable[LogDirectory],
         name: str,
         keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        scan: Scan | None = None,
     ) -> DataFrame:
-        may_read_here = self._options.may_read_here
-        return read_table(self._spark, logs, name, may_read_here=may_read_here, keep=keep)
+        scan = scan or self._options.scan
+        tell = self._known.readings.append
+        return read_table(self._spark, logs, name, scan=scan, keep=keep, tell=tell)
 
     def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
         assignments = inputs.cluster.assignments if inputs.cluster else None
@@ -220,9 +239,7 @@ class _Run:
             self._known.notes.append(note)
         return rows
 
-    def _tables(
-        self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow], sizes: Sizes
-    ) -> Tables:
+    def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
         chunks, problems = ledger_chunks(self._options.ledgers)
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
@@ -238,7 +255,7 @@ class _Run:
             epoch_starts=from_rows(self._spark, EPOCH_STARTS, inputs.epoch_starts),
             producers=from_rows(self._spark, PRODUCERS, inputs.producers),
             index_entries=self._read_table(inputs.logs, "index", keep=_with_problem),
-            bodies=self._bodies(inputs, rows, sizes),
+            bodies=self._read_table(_to_decode(inputs, rows), "bodies"),
             records=records,
             ledger=ledger,
             topic_ids=inputs.topic_ids,
@@ -249,17 +266,9 @@ class _Run:
             else None,
         )
 
-    def _bodies(self, inputs: Inputs, rows: Sequence[ReplicaRow], sizes: Sizes) -> DataFrame:
-        """Return BODIES of the logs to decode. Its cost depends on how many batches they have."""
-        logs = [*_to_decode(inputs, rows)]
-        share = sum(piece.size for piece in pieces_of(logs)) / max(1, sizes.bytes)
-        may_read_here = self._options.may_read_here
-        may_read_here &= share * sizes.batches <= _DECODED_HERE_MAX
-        return read_table(self._spark, logs, "bodies", may_read_here=may_read_here)
-
     def _read_ledger(self, chunks: Sequence[Chunk]) -> DataFrame:
-        may_read_here = self._options.may_read_here
-        return ledger_table(self._spark, chunks, may_read_here=may_read_here)
+        scan, tell = self._options.scan, self._known.readings.append
+        return ledger_table(self._spark, chunks, scan=scan, tell=tell)
 
     def _check(self, tables: Tables) -> LedgerCounts | None:
         """Run the requested checks, several at once, since Spark plans as long as it works.
@@ -325,6 +334,7 @@ class _Run:
             ),
             stages=tuple(self._stages.finished),
             sizes=sizes,
+            readings=tuple(each for each in self._known.readings if each.bytes),
             ledger=ledger,
             checks=tuple(self._known.checks),
             counts=count_findings(findings),

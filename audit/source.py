@@ -10,9 +10,9 @@ Spark. Columns are those of model.py; docs/audit.md has the options.
 * **Sizes are those of the listing.** A live broker appends meanwhile; those bytes are not read. A
   caller that must know what is read, or needs several tables of the same moment, lists once and
   calls `read_table`. That is no data source: Spark would start three Python processes to plan one.
-* **Small directories** (`HERE_BYTES_MAX`) are read in the driver by `read_table`: Spark's Python
-  workers take longer to start than that. On a local master, where no other machine could help, the
-  same holds for far larger ones (`LOCAL_BYTES_MAX`).
+* **Small directories** (`HERE_BYTES_MAX`) are read in the driver by `read_table`, unless `Scan`
+  says otherwise: Spark's Python workers take longer to start than that. On a local master, which
+  has no other machine to help, this holds for larger ones, too (`LOCAL_BYTES_MAX`).
 * **Large segments** are cut for several tasks where the index file names a batch (`cut_large`).
 * **Filters** on broker, topic and partition select logs; filters on records' offsets select
   segments, by their names, and the rows in them. All of that is exact, so Spark does not filter
@@ -57,8 +57,9 @@ from minibroker.audit.files.directories import (
 from minibroker.audit.files.indexes import check_indexes, find_cuts
 from minibroker.audit.files.records import OFFSET_END, read_records
 from minibroker.audit.files.segments import scan_segment
-from minibroker.audit.model import BATCHES, BODIES, INDEX_ENTRIES, RECORDS
+from minibroker.audit.model import BATCHES, BODIES, INDEX_ENTRIES, RECORDS, Scan
 from minibroker.audit.session import local_cores
+from minibroker.audit.summary import Reading
 
 FORMAT: Final = "minibroker-log"
 TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES, "bodies": BODIES}
@@ -76,12 +77,10 @@ HERE_BYTES_MAX: Final = {
     **dict.fromkeys(("batches", "index"), 64 << 20),
     **dict.fromkeys(("bodies", "records"), 16 << 20),
 }
-# The same if the executors are threads of the driver's own process. Spark takes several seconds to
-# start its Python workers; in that time one core reads several GB of batches.
+# The same if the executors are threads of the driver's own process.
 LOCAL_BYTES_MAX: Final = {
-    "batches": 4 << 30,
-    "index": 4 << 30,
-    "bodies": 2 << 30,
+    **dict.fromkeys(("batches", "index"), 256 << 20),
+    "bodies": 128 << 20,
     "records": 16 << 20,
 }
 HERE_SEGMENTS_MAX: Final = 5_000
@@ -124,25 +123,30 @@ def read_table(
     logs: Iterable[LogDirectory],
     table: str = "batches",
     *,
-    may_read_here: bool = True,
+    scan: Scan = Scan.AUTO,
     keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    tell: Callable[[Reading], None] = lambda reading: None,
 ) -> DataFrame:
     """Return a table of the listed logs, up to their listed sizes.
 
-    `keep` filters rows where they are read. The driver may read a small table at once; otherwise
-    the executors read it when Spark runs a query on it, and must see the files under the same
-    paths.
+    `keep` filters rows where they are read. The driver reads its part (`is_read_here`) at once; the
+    executors read when Spark runs a query on the table, and must see the files under the same
+    paths. `tell` is told who reads.
     """
     pieces = pieces_of(logs)
+    size = sum(piece.size for piece in pieces)
 
     def rows(some: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         found = read_pieces(table, some)
         return found if keep is None else map(keep, found)
 
-    if may_read_here and is_small(spark, pieces, table):
+    master = spark.sparkContext.master or ""
+    if is_read_here(master, pieces, table, scan):
+        tell(Reading(table, size))
         here = pa.Table.from_batches(rows(pieces), TABLES[table])
         return local_frame(spark, here, from_arrow_schema(TABLES[table]))
     groups = plan_tasks(pieces, table, spark.sparkContext.defaultParallelism)
+    tell(Reading(table, size, len(groups)))
     listing = spark.sparkContext.broadcast(groups)  # otherwise each task would carry it
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -159,10 +163,16 @@ def pieces_of(logs: Iterable[LogDirectory]) -> list[Piece]:
     return [Piece(log.replica, segment) for log in logs for segment in log.segments]
 
 
-def is_small(spark: SparkSession, pieces: Sequence[Piece], table: str) -> bool:
-    """Whether the driver reads this table of these segments itself."""
-    is_local = local_cores(spark.sparkContext.master or "") is not None
-    bytes_max = (LOCAL_BYTES_MAX if is_local else HERE_BYTES_MAX)[table]
+def is_read_here(master: str, pieces: Sequence[Piece], table: str, scan: Scan) -> bool:
+    """Whether the driver reads this table of these segments itself, with this Spark master.
+
+    It never holds the records of large logs: they would not fit in its memory.
+    """
+    if scan is Scan.SPARK:
+        return False
+    if scan is Scan.DRIVER and table != "records":
+        return True
+    bytes_max = (HERE_BYTES_MAX if local_cores(master) is None else LOCAL_BYTES_MAX)[table]
     return sum(piece.size for piece in pieces) <= bytes_max and len(pieces) <= HERE_SEGMENTS_MAX
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from minibroker.audit.catalogue import CHOSEN
 from minibroker.audit.files.cluster import InvalidExport
 from minibroker.audit.files.directories import UsageError
-from minibroker.audit.model import Severity
+from minibroker.audit.model import Scan, Severity
 from minibroker.audit.run import AuditOptions, run_audit
 
 COULD_NOT_CHECK = 2
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             checks=given.check,
             fail_on=Severity(given.fail_on),
             is_ledger_complete=given.ledger_complete,
+            scan=Scan(given.scan),
         )
         summary = run_audit(spark, options)
         spark.stop()
@@ -74,6 +75,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--cluster", metavar="FILE", type=Path, help="from `minibroker cluster export`")
     add("--check", metavar="NAME", choices=CHOSEN, action="append", default=[])
     add("--ledger-complete", action="store_true", help="the ledgers tell of all that was sent")
+    add("--scan", choices=list(Scan), default="auto", help="who reads the files")
     add("--fail-on", choices=["error", "warning"], default="error")
     return parser.parse_args(arguments)
 

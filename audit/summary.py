@@ -73,6 +73,24 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """A table that was read from files of `bytes` bytes, by `tasks` tasks of Spark; 0: by the
+    driver."""
+
+    table: str
+    bytes: int
+    tasks: int = 0
+
+    @property
+    def reader(self) -> str:
+        """Who read, in words."""
+        return f"{plural(self.tasks, 'task')} of Spark" if self.tasks else "the driver"
+
+    def __str__(self) -> str:
+        return f"{self.table}, {in_bytes(self.bytes)} by {self.reader}"
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerCounts:
     """The counts of acknowledged records: how many could be judged, and how many of those are there
     as promised. Every record that could not be judged is in an `Unjudged`."""
@@ -193,6 +211,7 @@ class Summary:
     brokers: tuple[BrokerSeen, ...] = ()
     stages: tuple[Stage, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
+    readings: tuple[Reading, ...] = ()
     ledger: LedgerCounts | None = None
     checks: tuple[CheckRun, ...] = ()
     counts: tuple[FindingCount, ...] = ()

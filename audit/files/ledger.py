@@ -38,7 +38,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from minibroker.audit.model import LEDGER
+from minibroker.audit.model import LEDGER, Scan
+from minibroker.audit.summary import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,14 +106,23 @@ def ledger_chunks(
 
 
 def ledger_table(
-    spark: "SparkSession", chunks: Sequence[Chunk], *, may_read_here: bool = True
+    spark: "SparkSession",
+    chunks: Sequence[Chunk],
+    *,
+    scan: Scan = Scan.AUTO,
+    tell: Callable[[Reading], None] = lambda reading: None,
 ) -> "DataFrame":
-    """Return all rows of the ledgers, as LEDGER."""
+    """Return all rows of the ledgers, as LEDGER; `tell` is told who reads them.
+
+    The driver parses only small ones: the rows of large ones would not fit in its memory.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from minibroker.audit.checks.local_frames import local_frame
 
-    if may_read_here and sum(chunk.end - chunk.begin for chunk in chunks) <= HERE_BYTES_MAX:
+    size = sum(chunk.end - chunk.begin for chunk in chunks)
+    if scan is not Scan.SPARK and size <= HERE_BYTES_MAX:
+        tell(Reading("ledgers", size))
         batches = [rows for chunk in chunks for rows in read_chunk(chunk)]
         return local_frame(spark, pa.Table.from_batches(batches, LEDGER), from_arrow_schema(LEDGER))
     listing = spark.sparkContext.broadcast(tuple(chunks))  # otherwise each task would carry it
@@ -122,8 +132,9 @@ def ledger_table(
             for number in batch.column(0).to_pylist():
                 yield from read_chunk(listing.value[number])
 
-    tasks = 1 + sum(chunk.end - chunk.begin for chunk in chunks) // CHUNK_BYTES
-    numbers = spark.range(0, len(chunks), 1, min(tasks, max(1, len(chunks))))
+    tasks = max(1, min(1 + size // CHUNK_BYTES, len(chunks)))
+    tell(Reading("ledgers", size, tasks))
+    numbers = spark.range(0, len(chunks), 1, tasks)
     return numbers.mapInArrow(rows, from_arrow_schema(LEDGER))
 
 

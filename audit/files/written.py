@@ -57,21 +57,21 @@ class WrittenBatches:
         """Let the executors write the table; an existing one is replaced."""
         batches.write.mode("overwrite").parquet(self.address)
 
-    def write_here(self, batches: Iterable[pa.RecordBatch], rows_max: int) -> pa.Table | None:
-        """Write the table in this process; return it if it has no more than `rows_max` rows."""
+    def write_here(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write the table in this process."""
         assert self.path is not None, "only the executors write to a file system that is not local"
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)
-        kept: list[pa.RecordBatch] | None = []
-        count = 0
         with pq.ParquetWriter(self.path / "part-0.parquet", BATCHES) as writer:
             for group in _in_groups(batches):
                 writer.write_table(group)
-                count += group.num_rows
-                kept = [*kept, *group.to_batches()] if kept is not None else None
-                if count > rows_max:
-                    kept = None
-        return None if kept is None else pa.Table.from_batches(kept, BATCHES)
+
+    def read_small(self, rows_max: int) -> pa.Table | None:
+        """Return the table if it is in a directory and has no more than `rows_max` rows."""
+        if self.path is None:
+            return None
+        found = ds.dataset(self.path, schema=BATCHES, format="parquet")
+        return found.to_table() if found.count_rows() <= rows_max else None
 
     def read(self, columns: list[str], **wanted: object) -> pa.Table:
         """Return some columns of the rows whose other columns have the `wanted` values."""

@@ -295,6 +295,7 @@ def _how(summary: Summary) -> str:
         + _table("Brokers", ("Broker", "State", "Logs", "Directory"), _broker_rows(summary))
         + _table("Checks", ("Check", "Findings", "Seconds", "Finds where"), _check_rows(summary))
         + _table("Time", ("Stage", "Seconds", ""), _stage_rows(summary))
+        + _table("Read", ("Table", "From files of", "By"), _reading_rows(summary))
         + "</div>"
     )
 
@@ -321,6 +322,11 @@ def _stage_rows(summary: Summary) -> Iterator[Sequence[str]]:
     for stage in summary.stages:
         bar = f'<meter aria-hidden="true" max="{longest:.3f}" value="{stage.seconds:.3f}"></meter>'
         yield printable(stage.name), f"{stage.seconds:.1f}", bar
+
+
+def _reading_rows(summary: Summary) -> Iterator[Sequence[str]]:
+    for reading in summary.readings:
+        yield printable(reading.table), in_bytes(reading.bytes), reading.reader
 
 
 def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -42,6 +42,14 @@ CHARACTERS_MAX = 500  # of an exception's text; Spark's may have pages
 app = typer.Typer(help="Check that the logs hold what was acknowledged.", no_args_is_help=True)
 
 
+class Scanner(StrEnum):
+    """Who reads the files; `auto`: the driver if they are small."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    DRIVER = "driver"
+
+
 class FailOn(StrEnum):
     """The lowest severity of a finding that makes the verdict "findings"."""
 
@@ -93,6 +101,14 @@ Batches = Annotated[
         " all executors reach by this URI, such as hdfs://host/batches or s3a://bucket/batches.",
     ),
 ]
+ScanBy = Annotated[
+    Scanner,
+    typer.Option(
+        "--scan",
+        help="Who reads the files: tasks of Spark, the driver alone, or (auto) Spark from 256 MB"
+        " on, on a cluster from 64 MB on.",
+    ),
+]
 Checks = Annotated[
     list[str] | None,
     typer.Option("--check", metavar="NAME", help="Only this check; `audit checks` lists them."),
@@ -119,6 +135,7 @@ def run(
     master: Master = "local[*]",
     out: Out = DEFAULT_OUT,
     batches: Batches = None,
+    scan: ScanBy = Scanner.AUTO,
     checks: Checks = None,
     fail_on: FromSeverity = FailOn.ERROR,
     ledger_complete: LedgerComplete = False,
@@ -138,7 +155,7 @@ def run(
     export = metadata_reader(paths, cluster)
     with failures_as_exit_codes(debug), interruptible():
         from minibroker.audit.files.directories import find_brokers
-        from minibroker.audit.model import Severity
+        from minibroker.audit.model import Scan, Severity
         from minibroker.audit.run import AuditOptions, run_audit
         from minibroker.audit.session import spark_session
         from minibroker.cli.audit.text import shown_progress
@@ -150,6 +167,7 @@ def run(
             out=out,
             ledgers=tuple(ledgers or ()),
             batches=batches,
+            scan=Scan(scan),
             export=export,
             checks=tuple(checks or ()),
             fail_on=Severity(fail_on),

@@ -44,6 +44,8 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
         yield visible(f"Not judged: {each}{records}")
     if len(summary.unjudged) > UNJUDGED_MAX:
         yield f"Not judged: {plural(len(summary.unjudged) - UNJUDGED_MAX, 'more place')}"
+    if summary.readings:
+        yield f"Read: {'; '.join(map(str, summary.readings))}"
     yield f"Report: {out / 'report.html'}"
 
 

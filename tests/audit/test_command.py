@@ -1,6 +1,7 @@
 """`minibroker audit run` as a user runs it: a process, from the directories to the exit code."""
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_a_flipped_byte_is_found_and_told(tmp_path: Path) -> None:
     replica = Replica(root / f"broker-{NODES[1]}", TOPIC, 0)
     planted = FAULTS[0](replica, random.Random(1))
     checks = ("--check", "crc", "--check", "unseen")
-    wanted = ("--cluster", export, *checks, "--out", out, "--master", "local[2]")
+    wanted = ("--cluster", export, *checks, "--out", out, "--master", "local[2]", "--scan", "spark")
     done = audit("run", root, *wanted)
     assert done.returncode == 1, done.stderr
     found = [each for each in read_findings(out) if each.check == "crc"]
@@ -37,6 +38,7 @@ def test_a_flipped_byte_is_found_and_told(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert f"{TOPIC}-0 is damaged at offset {planted.offset:,} on broker 2" in lines[0]
     assert any(f"minibroker log dump {planted.path}" in line for line in lines)
+    assert re.match(r"Read: batches, [\d.]+ kB by 1 task of Spark", lines[-2])
     assert {path.name for path in out.iterdir()} == WRITTEN
     summary = Summary.from_json((out / "summary.json").read_text(encoding="utf-8"))
     assert [run.name for run in summary.checks] == ["crc", "unseen"]

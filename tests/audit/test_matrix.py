@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from minibroker.audit.model import Finding, Severity
+from minibroker.audit.model import Finding, Scan, Severity
 from tests.audit.corrupted import Case, corrupt_all
 from tests.audit.harmless import proof
 from tests.support.audited import audit
@@ -45,11 +45,11 @@ def unexplained(cases: Sequence[Case], findings: Sequence[Finding], root: Path) 
             yield f"nothing is there: {finding}"
 
 
-def judge(spark: SparkSession, root: Path, seed: int, *, may_read_here: bool = True) -> None:
+def judge(spark: SparkSession, root: Path, seed: int, *, scan: Scan = Scan.AUTO) -> None:
     """Make a cluster, corrupt it, audit it, and hold the findings against what was done."""
     make_cluster(root, COUNT + CLEAN)
     cases = corrupt_all(root, COUNT, seed)
-    summary, findings = audit(spark, root, root / "audit", may_read_here=may_read_here)
+    summary, findings = audit(spark, root, root / "audit", scan=scan)
     assert summary.exit_code == 1, summary.sentence
     problems = list(unexplained(cases, findings, root))
     assert not problems, "\n".join([f"seed {seed}", *problems])
@@ -67,4 +67,4 @@ def test_other_corruptions_are_found_or_harmless(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     """The same with other seeds; every other time the executors read."""
-    judge(spark, tmp_path, seed, may_read_here=seed % 2 == 0)
+    judge(spark, tmp_path, seed, scan=Scan.DRIVER if seed % 2 == 0 else Scan.SPARK)

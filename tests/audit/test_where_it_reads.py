@@ -25,10 +25,10 @@ from minibroker.audit.files.directories import (
 )
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import ledger_chunks, ledger_table
-from minibroker.audit.model import PRODUCERS, REPLICAS, Finding, Tables
+from minibroker.audit.model import PRODUCERS, REPLICAS, Finding, Scan, Tables
 from minibroker.audit.run import AuditOptions, run_audit
 from minibroker.audit.source import TABLES, read_table
-from minibroker.audit.summary import Summary
+from minibroker.audit.summary import Reading, Summary
 from tests.audit.checks.rows import tables
 from tests.audit.corrupted import corrupt_all
 from tests.support.audited import audit
@@ -74,7 +74,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_times(summary: Summary) -> Summary:
     """What two audits of the same have in common."""
     checks = tuple(replace(check, seconds=0.0) for check in summary.checks)
-    return replace(summary, started_at_ms=0, stages=(), checks=checks)
+    return replace(summary, started_at_ms=0, stages=(), readings=(), checks=checks)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -84,8 +84,8 @@ def test_driver_and_executors_read_the_same_rows(
     """Of damaged logs, in each table of what lies on the disks."""
     logs = [log for broker in find_brokers([damaged]) for log in broker.logs]
     here, there = (
-        read_table(spark, logs, name, may_read_here=may_read_here).toArrow().to_pylist()
-        for may_read_here in (True, False)
+        read_table(spark, logs, name, scan=scan).toArrow().to_pylist()
+        for scan in (Scan.DRIVER, Scan.SPARK)
     )
     assert sorted(here, key=repr) == sorted(there, key=repr)
     assert here or name == "bodies"
@@ -147,8 +147,8 @@ def test_driver_and_executors_parse_the_same_lines(spark: SparkSession, tmp_path
     chunks, problems = ledger_chunks([write_ledger(tmp_path / "ledger", is_right=True)], 10_000)
     assert (len(chunks) > 1, problems) == (True, [])
     here, there = (
-        ledger_table(spark, chunks, may_read_here=may_read_here).toArrow().to_pylist()
-        for may_read_here in (True, False)
+        ledger_table(spark, chunks, scan=scan).toArrow().to_pylist()
+        for scan in (Scan.DRIVER, Scan.SPARK)
     )
     assert sorted(here, key=itemgetter("line")) == sorted(there, key=itemgetter("line"))
 
@@ -161,11 +161,9 @@ def test_driver_and_executors_find_the_same(spark: SparkSession, tmp_path: Path)
     corrupt_all(root, CORRUPTED, seed=3)
     ledger = write_ledger(tmp_path / "ledger", is_right=False)
     found: list[tuple[Summary, list[Finding]]] = []
-    for may_read_here in (True, False):
-        out = tmp_path / f"out-{may_read_here}"
-        summary, findings = audit(
-            spark, root, out, [ledger], OF_EACH_TABLE, may_read_here=may_read_here
-        )
+    for scan in (Scan.DRIVER, Scan.SPARK):
+        out = tmp_path / f"out-{scan}"
+        summary, findings = audit(spark, root, out, [ledger], OF_EACH_TABLE, scan=scan)
         found.append((without_times(summary), findings))
     assert {finding.check for finding in found[0][1]} >= {"crc", "index", "lost-write"}
     assert found[0] == found[1]
@@ -204,8 +202,15 @@ def test_the_table_of_batches_may_lie_in_a_shared_file_system(
         (tmp_path / name).mkdir()
     inside = run_audit(spark, AuditOptions([logs], tmp_path / "inside"))
     options = AuditOptions([logs], tmp_path / "outside", batches=address)
-    assert without_times(run_audit(spark, options)) == without_times(inside)
+    outside = run_audit(spark, options)
+    assert without_times(outside) == without_times(inside)
+    # The driver cannot write there, so Spark reads.
+    size = sum(path.stat().st_size for path in logs.rglob("*.log"))
+    assert inside.readings[0] == Reading("batches", size)
+    assert outside.readings[0] == Reading("batches", size, tasks=1)
     assert list((tmp_path / "shared" / "batches").glob("*.parquet"))
     assert not (tmp_path / "outside" / "batches.parquet").exists()
     with pytest.raises(UsageError, match="is there already"):
         run_audit(spark, options)
+    with pytest.raises(UsageError, match="leave out --scan"):
+        run_audit(spark, replace(options, scan=Scan.DRIVER))

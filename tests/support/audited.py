@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minibroker.audit.model import Finding
+from minibroker.audit.model import Finding, Scan
 from minibroker.audit.summary import Summary, Verdict
 from minibroker.cli.cluster.export import export_store
 from tests.support.processes import EXPORT
@@ -25,7 +25,7 @@ def audit(
     checks: Sequence[str] = (),
     *,
     is_ledger_complete: bool = False,
-    may_read_here: bool = True,
+    scan: Scan = Scan.AUTO,
 ) -> tuple[Summary, list[Finding]]:
     """What an audit of a cluster's directory says; the metadata are those that lie in it, of the
     store or exported before. `out` is made, and keeps the report."""
@@ -44,7 +44,7 @@ def audit(
         export,
         checks,
         is_ledger_complete=is_ledger_complete,
-        may_read_here=may_read_here,
+        scan=scan,
     )
     summary = run_audit(spark, options)
     return summary, read_findings(out)

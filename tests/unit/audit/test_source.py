@@ -27,7 +27,7 @@ from minibroker.audit.files.directories import (
     SegmentFile,
     find_brokers,
 )
-from minibroker.audit.model import BATCHES
+from minibroker.audit.model import BATCHES, Scan
 from minibroker.audit.source import (
     TABLES,
     OptionError,
@@ -35,6 +35,7 @@ from minibroker.audit.source import (
     Piece,
     Selection,
     cut_large,
+    is_read_here,
     pack,
     pieces_of,
     plan_tasks,
@@ -181,6 +182,30 @@ def test_the_tasks_of_an_index_have_whole_segments(tmp_path: Path) -> None:
     pieces = pieces_of([log])
     assert plan_tasks(pieces, "index", 2, 2000) == [tuple(pieces)]
     assert len(plan_tasks(pieces, "batches", 2, 2000)) > 5
+
+
+@pytest.mark.parametrize(
+    ("master", "table", "megabytes", "scan", "expected"),
+    [
+        ("local[*]", "batches", 256, Scan.AUTO, True),
+        ("local[*]", "batches", 257, Scan.AUTO, False),
+        ("local[2]", "index", 257, Scan.AUTO, False),
+        ("local[2]", "bodies", 129, Scan.AUTO, False),
+        ("local-cluster[2,1,1024]", "batches", 64, Scan.AUTO, True),
+        ("spark://host:7077", "batches", 65, Scan.AUTO, False),
+        ("local[2]", "batches", 1, Scan.SPARK, False),
+        ("local[2]", "batches", 5000, Scan.DRIVER, True),
+        ("spark://host:7077", "bodies", 5000, Scan.DRIVER, True),
+        ("local[2]", "records", 16, Scan.DRIVER, True),
+        ("local[2]", "records", 17, Scan.DRIVER, False),  # they would not fit in memory
+    ],
+)
+def test_spark_reads_what_is_large(
+    master: str, table: str, megabytes: int, scan: Scan, expected: bool
+) -> None:
+    """Also if its executors are threads of this process; unless the user says who reads."""
+    pieces = [piece(number) for number in range(megabytes)]
+    assert is_read_here(master, pieces, table, scan) is expected
 
 
 def large_log(root: Path) -> list[LogDirectory]:

@@ -72,6 +72,7 @@ def test_a_report_is_told_again(tmp_path: Path) -> None:
         "4 errors and 3 warnings: an acknowledged record of orders-0 is gone at offset 61,223"
         " on broker 2."
     )
+    assert lines[-2] == "Read: batches, 96.1 MB by 6 tasks of Spark; index, 96.1 MB by the driver"
     assert lines[-1] == f"Report: {out / 'report.html'}"
     at = next(n for n, line in enumerate(lines) if line.startswith("error  "))
     assert " ".join(lines[at].split()) == "error divergence orders-0 broker 2 offset 61,220"
