@@ -22,6 +22,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from minibroker.audit.catalogue import CHOSEN, GRAVITY, in_words
 from minibroker.audit.model import Finding, Severity
+from minibroker.protocol.constants import OFFSETS_TOPIC
 
 VERSION: Final = 1
 SEVERITIES: Final = tuple(Severity)  # the worst first
@@ -92,13 +93,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """The counts of acknowledged records: how many could be judged, and how many of those are there
-    as promised. Every record that could not be judged is in an `Unjudged`."""
+    """The counts of acknowledged records: how many could be judged, how many of those are there as
+    promised (`present`: on every in-sync replica), and how many are `nowhere`, on no replica. Every
+    record that could not be judged is in an `Unjudged`."""
 
     acknowledged: int
     judged: int
     present: int
     shown: int = 0  # to consumers
+    nowhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,11 +370,17 @@ def worst_of(findings: Iterable[Finding]) -> Finding | None:
     )
 
 
-def _place(finding: Finding) -> tuple[str, int, int, int, int]:
+def is_internal(topic: str | None) -> bool:
+    """Whether a topic is the brokers' own; lists have it last."""
+    return topic == OFFSETS_TOPIC
+
+
+def _place(finding: Finding) -> tuple[bool, str, int, int, int, int]:
     partition, offset, broker = (
         -1 if each is None else each for each in (finding.partition, finding.offset, finding.broker)
     )
-    return finding.topic or "", partition, offset, broker, _gravity(finding)
+    topic = finding.topic or ""
+    return is_internal(topic), topic, partition, offset, broker, _gravity(finding)
 
 
 def _gravity(finding: Finding) -> int:

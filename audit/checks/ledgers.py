@@ -235,6 +235,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     acked, unplaced = known.count_lines(Event.ACKED)
     unsound = _count_acked(known.unsound)
     judged = present = acked - unplaced - unsound
+    nowhere = 0
     unjudged = [
         *_lines_not_read(known),
         *_lines_of_others(tables, known),
@@ -247,15 +248,17 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
         if row.reason is None:
             judged += row["count"]
             present += row["count"] if row.is_held else 0
+            nowhere += 0 if row.is_anywhere else row["count"]
         else:
             unjudged.append(_unjudged(row, _REASONS[row.reason], row["count"]))
     for row in _judged_by_counting(known).collect() if known.has_unplaced else ():
         judged += row.unplaced - row.unjudged
         present += row.unplaced - row.unjudged - row.missing
+        nowhere += row.nowhere
         if row.unjudged:
             unjudged.append(_unjudged(row, _REASON_UNCOUNTED, row.unjudged))
     shown, _ = known.count_lines(Event.SHOWN)
-    return LedgerCounts(acked, judged, present, shown), tuple(unjudged)
+    return LedgerCounts(acked, judged, present, shown, nowhere), tuple(unjudged)
 
 
 def _count_acked(entries: DataFrame) -> int:
@@ -292,9 +295,14 @@ def _judged_singly(known: Acknowledged) -> DataFrame:
         .agg(
             coalesce(reason, nobody).alias("reason"),
             bool_and(~in_sync() | (col("state") == State.HELD.value)).alias("is_held"),
+            bool_or(col("state") == State.HELD.value).alias("is_anywhere"),
         )
     )
-    return records.groupBy(*PARTITION, "reason", "is_held").count().orderBy(*PARTITION, "reason")
+    return (
+        records.groupBy(*PARTITION, "reason", "is_held", "is_anywhere")
+        .count()
+        .orderBy(*PARTITION, "reason")
+    )
 
 
 def _judged_by_counting(known: Acknowledged) -> DataFrame:
@@ -308,9 +316,11 @@ def _judged_by_counting(known: Acknowledged) -> DataFrame:
             max_(when(is_missing & ~col("is_judged"), col("missing")).otherwise(0)).alias(
                 "unjudged"
             ),
+            min_(when(col("is_judged"), col("missing")).otherwise(0)).alias("nowhere"),
         )
     )
-    counts = {name: sum_(name).alias(name) for name in ("unplaced", "missing", "unjudged")}
+    names = ("unplaced", "missing", "unjudged", "nowhere")
+    counts = {name: sum_(name).alias(name) for name in names}
     return records.groupBy(*PARTITION).agg(*counts.values()).orderBy(*PARTITION)
 
 

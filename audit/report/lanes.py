@@ -88,7 +88,7 @@ def draw(name: str, partition: PartitionPicture, findings: Sequence[Numbered]) -
     for lane in partition.lanes:
         mine = [each for each in findings if each.finding.broker == lane.broker]
         drawn = "".join(_marks(f"{name}-{lane.broker}", mine, scale, marks))
-        rows.append(_lane(lane, scale, drawn))
+        rows.append(_lane(lane, _sync(lane, partition.isr), scale, drawn))
     rest = [each for each in findings if each.finding.broker not in brokers]
     rows.append(_axis(partition, scale, "".join(_marks(f"{name}-all", rest, scale, marks))))
     return Picture(f'<div class="lanes">{"".join(rows)}</div>', marks)
@@ -106,9 +106,15 @@ def _scale(partition: PartitionPicture, findings: Sequence[Finding]) -> Scale:
     return Scale(min(known), max(known))
 
 
-def _lane(lane: Lane, scale: Scale, marks: str) -> str:
+def _sync(lane: Lane, isr: Sequence[int] | None) -> str:
+    """Return in words whether a replica counts as in sync; a broker that stops leaves the ISR."""
+    if lane.in_isr and isr is not None and lane.broker not in isr:
+        return "complete when it stopped"
+    return {True: "in sync", False: "out of sync", None: ""}[lane.in_isr]
+
+
+def _lane(lane: Lane, sync: str, scale: Scale, marks: str) -> str:
     role = {True: "leader", False: "follower", None: ""}[lane.is_leader]
-    sync = {True: "in sync", False: "out of sync", None: ""}[lane.in_isr]
     about = ", ".join(word for word in (role, sync) if word)
     drawn = [_span(run, scale) for run in _runs(lane.epochs, scale)]
     if lane.log_start is not None and lane.log_end is not None:

@@ -5,8 +5,10 @@ its own policy forbids the browser to load or run anything else. Its contents co
 files, so every text goes through `printable`. The whole page is written here: its script only
 filters the table and opens the target of a link.
 
-A page stays usable with hundreds of partitions and any number of findings: pictures with findings
-come first, the others are folded, and the table holds ROWS_MAX findings, the worst first.
+The first screen answers what an operator asks: is anything lost, whose copy is bad, what to do.
+Then come the groups and the partitions, with the brokers' own topic last. A page stays usable with
+hundreds of partitions and any number of findings: pictures with findings come first, the others are
+folded, and the table holds ROWS_MAX faults, the worst first.
 `findings.parquet` has them all; it is read and written here too.
 """
 
@@ -15,6 +17,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -24,6 +27,8 @@ import pyarrow.parquet as pq
 
 from minibroker.audit.catalogue import DESCRIBED
 from minibroker.audit.model import FINDINGS, Finding, Severity
+from minibroker.audit.report.advice import Advice, advise
+from minibroker.audit.report.faults import Fault, in_faults
 from minibroker.audit.report.lanes import Numbered, draw, printable
 from minibroker.audit.report.places import Places
 from minibroker.audit.summary import (
@@ -32,13 +37,14 @@ from minibroker.audit.summary import (
     Summary,
     Verdict,
     in_bytes,
-    in_order,
+    is_internal,
     plural,
 )
 
 ROWS_MAX: Final = 1000
 OPEN_MAX: Final = 12  # pictures that are open when the page opens ...
 SOUND_OPEN_MAX: Final = 2  # ... where no more than these have come before
+GROUP_ROWS_MAX: Final = 100
 SOUND_MAX: Final = 6  # partitions without a finding; further ones are folded together
 _GLYPHS: Final = {
     Verdict.CLEAN: ("M8 16.5 L13.5 22 L24 10.5", "Clean"),
@@ -82,9 +88,11 @@ def read_findings(out: Path) -> list[Finding]:
 
 def page(summary: Summary, findings: Sequence[Finding]) -> str:
     """Return the whole text of `report.html`."""
+    faults = in_faults(findings)
     ordered = [
         Numbered(number if number < ROWS_MAX else None, finding)
-        for number, finding in enumerate(in_order(findings))
+        for number, fault in enumerate(faults)
+        for finding in fault.findings
     ]
     pictures, marks = _pictures(summary, ordered)
     glyph, word = _GLYPHS[summary.verdict]
@@ -98,9 +106,11 @@ def page(summary: Summary, findings: Sequence[Finding]) -> str:
         verdict=word,
         sentence=printable(summary.sentence),
         about=_about(summary),
+        answer=_answer(advise(summary, findings)),
         numbers=_numbers(summary),
+        groups=_groups(summary),
         pictures=pictures,
-        findings=_findings(ordered, marks, Places(summary)),
+        findings=_findings(faults, marks, Places(summary)),
         unjudged=_unjudged(summary),
         how=_how(summary),
     )
@@ -120,7 +130,10 @@ def _numbers(summary: Summary) -> str:
     if ledger is not None:
         shown.append((f"{ledger.acknowledged:,}", "records acknowledged", ""))
         shown.append((f"{ledger.judged:,}", "of them judged", ""))
-        shown.append((f"{ledger.present:,}", "of them present", ""))
+        shown.append((f"{ledger.present:,}", "on every in-sync replica", ""))
+        partly = ledger.judged - ledger.present - ledger.nowhere
+        shown.append((f"{partly:,}", "on some replicas only", "warning"))
+        shown.append((f"{ledger.nowhere:,}", "on no replica", "error"))
     judged = sum(partition.judged for partition in summary.partitions)
     shown += [
         (f"{judged:,}", "offsets judged", ""),
@@ -137,6 +150,48 @@ def _numbers(summary: Summary) -> str:
     )
 
 
+def _answer(advice: Advice | None) -> str:
+    """Return what an operator asks first: what is lost, whose copy is bad, what to do."""
+    if advice is None:
+        return ""
+    steps = "".join(
+        f"<li>{printable(step.text)}"
+        f"{''.join(f'<code>{printable(command)}</code>' for command in step.commands)}</li>"
+        for step in advice.steps
+    )
+    todo = f"<ol>{steps}</ol>" if steps else "Nothing."
+    return (
+        '<dl class="answer">'
+        f"<dt>Is anything lost?</dt><dd>{printable(advice.lost)}</dd>"
+        f"<dt>Which copies are bad?</dt><dd>{printable(advice.copies)}</dd>"
+        f"<dt>What to do, in this order</dt><dd>{todo}</dd></dl>"
+    )
+
+
+def _groups(summary: Summary) -> str:
+    """Return what each group has committed of each partition, and how far that is from the end."""
+    rows = [
+        (
+            printable(each.group),
+            f"{printable(partition.topic)}-{partition.partition}",
+            f"{each.offset:,}",
+            "" if partition.judged_end is None else f"{partition.judged_end:,}",
+            "" if partition.judged_end is None else f"{partition.judged_end - each.offset:,}",
+        )
+        for partition in summary.partitions
+        for each in partition.committed
+    ]
+    if not rows:
+        return "<p>No committed offset was found.</p>"
+    more = len(rows) - GROUP_ROWS_MAX
+    rest = f"<p>And {plural(more, 'committed offset')} more.</p>" if more > 0 else ""
+    headers = ("Group", "Log", "Committed", "Judged up to", "Lag")
+    return (
+        _table("Committed offsets", headers, sorted(rows, key=itemgetter(0))[:GROUP_ROWS_MAX])
+        + rest
+    )
+
+
 def _pictures(summary: Summary, findings: Sequence[Numbered]) -> tuple[str, Mapping[int, str]]:
     """Return the pictures, those with findings first, and the mark of each finding in them."""
     of_log: dict[tuple[str | None, int | None], list[Numbered]] = {}
@@ -146,6 +201,7 @@ def _pictures(summary: Summary, findings: Sequence[Numbered]) -> tuple[str, Mapp
         enumerate(summary.partitions),
         key=lambda each: (
             _severity_rank(of_log.get((each[1].topic, each[1].partition), ())),
+            is_internal(each[1].topic),
             each[1].topic,
             each[1].partition,
         ),
@@ -183,6 +239,12 @@ def _headline(partition: PartitionPicture, findings: Sequence[Numbered]) -> str:
         said.append("no leader" if partition.leader < 0 else f"leader {partition.leader}")
     if partition.isr is not None:
         said.append(f"ISR {', '.join(map(str, partition.isr)) or 'empty'}")
+        if left := [
+            lane.broker
+            for lane in partition.lanes
+            if lane.in_isr and lane.broker not in partition.isr
+        ]:
+            said.append(f"complete when stopped: {', '.join(map(str, left))}")
     if partition.judged_end is not None:
         said.append(f"judged {partition.judged_start or 0:,} to {partition.judged_end:,}")
     else:
@@ -199,28 +261,29 @@ def _badge(severity: Severity, text: str) -> str:
     return f'<span class="badge {severity}">{text}</span>'
 
 
-def _findings(findings: Sequence[Numbered], marks: Mapping[int, str], places: Places) -> str:
-    if not findings:
+def _findings(faults: Sequence[Fault], marks: Mapping[int, str], places: Places) -> str:
+    if not faults:
         return "<p>None.</p>"
-    listed = [each for each in findings if each.number is not None]
-    severities = {each.finding.severity for each in listed}
-    topics = {each.finding.topic for each in listed if each.finding.topic is not None}
+    listed = faults[:ROWS_MAX]
+    severities = {each.worst.severity for each in listed}
+    topics = {each.worst.topic for each in listed if each.worst.topic is not None}
+    total = sum(len(each.findings) for each in faults)
     filters = "".join(
         _filter(name, values)
         for name, values in (
             ("severity", [each for each in SEVERITIES if each in severities]),
-            ("check", sorted({each.finding.check for each in listed})),
+            ("check", sorted({check for each in listed for check in each.checks})),
             ("topic", sorted(topics)),
         )
     )
-    capped = "" if len(listed) == len(findings) else f" of {len(findings):,}, the worst first"
+    capped = "" if len(listed) == len(faults) else f" of {len(faults):,}, the worst first"
     headers = ("Severity", "Check", "Log", "Broker", "Offset", "What is wrong", "Where to look")
     columns = "".join(f'<th scope="col">{header}</th>' for header in headers)
-    rows = "".join(_row(each, marks, places) for each in listed)
+    rows = "".join(_row(number, each, marks, places) for number, each in enumerate(listed))
     return (
         f'<form class="filters">{filters}<output>{len(listed):,} shown</output></form>'
-        f"<p>{plural(len(listed), 'finding')}{capped}; <code>findings.parquet</code> beside this"
-        " page holds all of them.</p>"
+        f"<p>{plural(len(listed), 'fault')}{capped}. Findings about the same bytes are one row;"
+        f" <code>findings.parquet</code> beside this page has all {total:,}.</p>"
         f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
     )
 
@@ -233,14 +296,13 @@ def _filter(name: str, values: Sequence[str]) -> str:
     )
 
 
-def _row(numbered: Numbered, marks: Mapping[int, str], places: Places) -> str:
-    number, finding = numbered.number, numbered.finding
-    assert number is not None
+def _row(number: int, fault: Fault, marks: Mapping[int, str], places: Places) -> str:
+    finding = fault.worst
     topic = printable(finding.topic or "")
     log = "" if finding.topic is None else f"{topic}-{finding.partition}"
     others = "" if finding.other_broker is None else f" (and {finding.other_broker})"
     brokers = "" if finding.broker is None else f"{finding.broker}{others}"
-    offset = "" if finding.offset is None else f"{finding.offset:,}"
+    offset = fault.offsets
     if number in marks:
         offset = f'<a href="#{marks[number]}" title="Show it in the picture">{offset or "show"}</a>'
     described = DESCRIBED.get(finding.check)
@@ -253,7 +315,7 @@ def _row(numbered: Numbered, marks: Mapping[int, str], places: Places) -> str:
     )
     cells = (
         ("Severity", "", _badge(finding.severity, finding.severity)),
-        ("Check", f' title="{meaning}"', printable(finding.check)),
+        ("Check", f' title="{meaning}"', printable(finding.check) + _beside(fault)),
         ("Log", ' class="log"', log),
         ("Broker", ' class="broker"', brokers),
         ("Offset", ' class="offset"', offset),
@@ -267,8 +329,13 @@ def _row(numbered: Numbered, marks: Mapping[int, str], places: Places) -> str:
     )
     return (
         f'<tr id="f{number}" data-severity="{finding.severity}"'
-        f' data-check="{printable(finding.check)}" data-topic="{topic}">{said}</tr>'
+        f' data-check="{printable(" ".join(fault.checks))}" data-topic="{topic}">{said}</tr>'
     )
+
+
+def _beside(fault: Fault) -> str:
+    """Return the other checks that found the same fault."""
+    return f'<div class="role">also {printable(fault.others)}</div>' if fault.others else ""
 
 
 def _unjudged(summary: Summary) -> str:

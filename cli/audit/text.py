@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from minibroker.audit.model import Finding
+from minibroker.audit.report.advice import Advice, advise
+from minibroker.audit.report.faults import Fault, in_faults
 from minibroker.audit.report.places import Places
-from minibroker.audit.summary import Summary, in_bytes, plural, visible
+from minibroker.audit.summary import Summary, Verdict, in_bytes, plural, visible
 from minibroker.cli.terminal import note
 
 if TYPE_CHECKING:
@@ -29,15 +31,18 @@ Listener = Callable[["Progress"], None]
 def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[str]:
     """Yield the result's lines: the verdict first, the report's path last."""
     yield visible(summary.sentence)
+    if summary.verdict is not Verdict.CLEAN or findings:
+        yield from _answer(advise(summary, findings))
     yield from (f"Note: {visible(text)}" for text in summary.notes)
     if findings:
-        kinds = Counter(map(_kind, findings))
-        firsts = {_kind(each): each for each in reversed(findings)}
-        shown = [each for each in findings if firsts[_kind(each)] is each][:FINDINGS_MAX]
+        faults = in_faults(findings)
+        kinds = Counter(map(_kind, faults))
+        firsts = {_kind(each): each for each in reversed(faults)}
+        shown = [each for each in faults if firsts[_kind(each)] is each][:FINDINGS_MAX]
         yield ""
-        yield from _findings(shown, kinds, Places(summary))
+        yield from _faults(shown, kinds, Places(summary))
         if rest := sum(kinds.values()) - sum(kinds[_kind(each)] for each in shown):
-            yield f"... and {plural(rest, 'more finding')}"
+            yield f"... and {plural(rest, 'more fault')}"
         yield ""
     for each in summary.unjudged[:UNJUDGED_MAX]:
         records = "" if each.records is None else f" ({plural(each.records, 'record')})"
@@ -49,31 +54,46 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
     yield f"Report: {out / 'report.html'}"
 
 
-def _kind(finding: Finding) -> Kind:
-    """Return what makes findings alike: one bad batch can cause hundreds, and hide all others."""
+def _answer(advice: Advice | None) -> Iterator[str]:
+    """Yield what is lost, whose copy is bad, and what to do in order."""
+    if advice is None:
+        return
+    yield f"Lost? {visible(advice.lost)}"
+    yield f"Bad copies? {visible(advice.copies)}"
+    for number, step in enumerate(advice.steps, 1):
+        yield f"  {number}. {visible(step.text)}"
+        yield from (f"       {visible(command)}" for command in step.commands)
+
+
+def _kind(fault: Fault) -> Kind:
+    """Return what makes faults alike: a bad disk can cause hundreds, and hide all others."""
+    finding = fault.worst
     return finding.severity, finding.check, finding.topic, finding.partition, finding.broker
 
 
-def _findings(findings: Sequence[Finding], kinds: Counter[Kind], places: Places) -> Iterator[str]:
-    """Yield a line of columns per finding, then its detail and place, indented."""
+def _faults(faults: Sequence[Fault], kinds: Counter[Kind], places: Places) -> Iterator[str]:
+    """Yield a line of columns per fault, then its detail and place, indented."""
+    findings = [fault.worst for fault in faults]
     rows = [
         (
             each.severity,
             each.check,
             "" if each.topic is None else visible(f"{each.topic}-{each.partition}"),
             "" if each.broker is None else f"broker {each.broker}",
-            "" if each.offset is None else f"offset {each.offset:,}",
+            f"offset {fault.offsets}" if fault.offsets else "",
         )
-        for each in findings
+        for each, fault in zip(findings, faults, strict=True)
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, finding in zip(rows, findings, strict=True):
+    for row, finding, fault in zip(rows, findings, faults, strict=True):
         cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
         yield f"    {visible(finding.detail)}"
         if place := places.of(finding):
             yield visible(f"    {place}: {place.command}")
-        if alike := kinds[_kind(finding)] - 1:
+        if fault.others:
+            yield f"    the same fault was found by: {fault.others}"
+        if alike := kinds[_kind(fault)] - 1:
             yield f"    and {alike:,} more like it in this log"
 
 

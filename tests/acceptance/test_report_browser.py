@@ -129,6 +129,13 @@ def test_a_finding_can_be_followed_to_its_place_and_back(opened: Page) -> None:
     expect_in_view(opened, "#f0")
 
 
+def test_the_first_screen_says_what_to_do(opened: Page) -> None:
+    """What is lost, whose copy is bad, and the first steps are seen without scrolling."""
+    expect_in_view(opened, ".answer dt >> nth=2")
+    expect_in_view(opened, ".answer li >> nth=0")
+    assert "Broker 2: orders-0" in opened.locator(".answer").inner_text()
+
+
 def test_a_finding_leads_to_its_place_where_that_is_folded(opened: Page) -> None:
     """The picture opens; a row that the filter hides is shown again."""
     row = opened.locator("tbody tr[data-topic=clicks]").last

@@ -208,7 +208,7 @@ def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
     }
     assert found == EXPECTED
     counts, unjudged = ledger_counts(judged)
-    assert counts == LedgerCounts(acknowledged=55, judged=51, present=42, shown=9)
+    assert counts == LedgerCounts(acknowledged=55, judged=51, present=42, shown=9, nowhere=2)
     assert [(each.partition, each.holds_back, each.records) for each in unjudged] == [
         (None, False, 1),
         (None, True, 1),

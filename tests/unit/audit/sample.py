@@ -156,7 +156,7 @@ def sample_summary(
         stages=(Stage("find", 0.2), Stage("session", 6.1), Stage("scan", 3.4), Stage("check", 9.9)),
         sizes=Sizes(36, 41, 96_100_000, 9_120, 1_203_516),
         readings=(Reading("batches", 96_100_000, 6), Reading("index", 96_100_000)),
-        ledger=LedgerCounts(401_172, 401_172, 401_172 - lost, 380_000),
+        ledger=LedgerCounts(401_172, 401_172, 401_172 - lost, 380_000, lost),
         checks=tuple(
             CheckRun(name, "no group has committed anything" if name == "committed-offset" else "")
             for name in CHOSEN

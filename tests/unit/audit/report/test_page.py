@@ -15,7 +15,15 @@ import pytest
 from minibroker.audit.model import FINDINGS, Finding, Severity
 from minibroker.audit.report.page import ROWS_MAX, page, read_findings, write_findings, write_report
 from minibroker.audit.report.places import Places
-from minibroker.audit.summary import Lane, PartitionPicture, Summary, Unjudged, in_order
+from minibroker.audit.summary import (
+    Committed,
+    Lane,
+    LedgerCounts,
+    PartitionPicture,
+    Summary,
+    Unjudged,
+    in_order,
+)
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
 VOID = {"meta", "input", "br", "rect", "path", "circle", "line"}
@@ -104,10 +112,79 @@ def test_the_table_holds_the_worst_and_says_how_many_there_are() -> None:
     many = [Finding("index", Severity.INFO, "orders", 0, 1, offset=n) for n in range(5000)]
     held = whole([*many, *few])
     assert len([name for name in held.ids if re.fullmatch(r"f\d+", name)]) == ROWS_MAX
-    assert "1,000 findings of 5,010, the worst first" in held.text
+    # The ten are of offsets that follow each other: one fault.
+    assert "1,000 faults of 5,001, the worst first" in held.text
+    assert "has all 5,010." in held.text
     assert all(f"{n}" in held.text for n in range(10))
     links = {link.removeprefix("#") for link in held.links}
     assert links <= set(held.ids)
+
+
+def test_the_first_screen_answers_an_operator_and_then_come_groups_and_partitions() -> None:
+    """Lost or one bad copy, of whom, what to do; the brokers' own topic comes after users'."""
+    internal, users = (
+        PartitionPicture(topic, 0, 0, 9, (Lane(1, "a"), Lane(2, "b")), 1, (1, 2), committed)
+        for topic, committed in (("__consumer_offsets", ()), ("words", (Committed("g", 7),)))
+    )
+    found = [
+        Finding("crc", Severity.ERROR, topic, 0, 2, offset=5) for topic in ("words", internal.topic)
+    ]
+    text = page(sample_summary(found, [internal, users]), found)
+    places = [
+        text.index(part)
+        for part in (
+            "Is anything lost?",
+            "Which copies are bad?",
+            "Broker 2: words-0, __consumer_offsets-0; whole on broker 1.",
+            "<ol><li>",
+            "mv b ELSEWHERE",
+            'class="figures"',
+            "<td>g</td><td>words-0</td><td>7</td><td>9</td><td>2</td>",
+            "<b>words-0</b>",
+            "<b>__consumer_offsets-0</b>",
+            '<tr id="f0"',
+        )
+    ]
+    assert places == sorted(places)
+    assert [each.topic for each in in_order(found)] == ["words", "__consumer_offsets"]
+
+
+def test_one_bad_batch_is_one_row() -> None:
+    """Whatever checks found it, each record of it, too; the marks lead there."""
+    found = [
+        Finding("crc", Severity.ERROR, "orders", 0, 2, None, 100, 0, 4096, detail="bad"),
+        *(
+            Finding("lost-write", Severity.ERROR, "orders", 0, 2, None, offset, 0, 4096)
+            for offset in range(100, 145)
+        ),
+        Finding("crc", Severity.ERROR, "orders", 0, 3, None, 100, 0, 4096, detail="bad"),
+    ]
+    held = whole(found)
+    assert [name for name in held.ids if re.fullmatch(r"f\d+", name)] == ["f0", "f1"]
+    assert "100 to 144" in held.text
+    assert "lost-writealso crc" not in held.text
+    assert "also lost-write (44), crc" in held.text
+    assert {link for link in held.links if re.match("#f\\d", link)} == {"#f0", "#f1"}
+
+
+def test_records_on_one_copy_are_not_absent() -> None:
+    """The figures tell those that some replicas have from those that none has."""
+    summary = replace(sample_summary(), ledger=LedgerCounts(100, 90, 80, nowhere=3))
+    text = Page(page(summary, [])).text
+    for words in ("80 on every in-sync", "7 on some replicas only", "3 on no replica"):
+        assert words in text
+    assert "Lost: 3 acknowledged records, on no replica." in text
+
+
+def test_who_left_the_isr_in_order_is_not_called_in_sync_beside_it() -> None:
+    """The headline has the ISR of the metadata; the lanes say why the others count."""
+    lanes = tuple(Lane(broker, "d", broker == 3, True, 0, 9) for broker in (1, 2, 3))
+    picture = PartitionPicture("t", 0, 0, 9, lanes, 3, (3,))
+    text = Page(page(sample_summary([], [picture]), [])).text
+    assert "ISR 3 · complete when stopped: 1, 2" in text
+    assert text.count("follower, complete when it stopped") == 2
+    assert "follower, in sync" not in text
+    assert "leader, in sync" in text
 
 
 @pytest.mark.parametrize(
@@ -122,7 +199,7 @@ def test_any_summary_makes_a_page(summary: Summary, words: str) -> None:
     """Also one without logs, findings, ledger or times."""
     held = Page(page(summary, []))
     assert words in held.text
-    assert "None." in held.text
+    assert "None." in held.text or summary.failure
 
 
 def test_the_page_says_where_to_look(tmp_path: Path) -> None:

@@ -77,6 +77,9 @@ def test_a_report_is_told_again(tmp_path: Path) -> None:
     at = next(n for n, line in enumerate(lines) if line.startswith("error  "))
     assert " ".join(lines[at].split()) == "error divergence orders-0 broker 2 offset 61,220"
     assert "identity 6f2a" in lines[at + 1]
+    assert lines[1] == ("Lost? Lost: 1 acknowledged record, on no replica.")
+    assert lines[2].startswith("Bad copies? Broker 2: orders-0; whole on broker")
+    assert lines[3].startswith("  1. ")
     assert lines[at + 2].strip() == (
         "00000000000000040000.log at 1,048,576: minibroker log dump"
         " cluster/broker-2/orders-0/00000000000000040000.log"
@@ -115,7 +118,7 @@ def test_few_of_many_findings_are_printed(tmp_path: Path) -> None:
     assert done.stdout.count("\ninfo ") == FINDINGS_MAX
     assert done.stdout.count("offset 0\n") == FINDINGS_MAX
     assert done.stdout.count("    and 9 more like it in this log\n") == FINDINGS_MAX
-    assert "... and 50 more findings\n" in done.stdout
+    assert "... and 50 more faults\n" in done.stdout
 
 
 def test_the_verdict_is_told_also_if_nobody_reads_to_the_end(tmp_path: Path) -> None:
