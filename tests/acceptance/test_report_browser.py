@@ -52,6 +52,17 @@ FAINT = """() => {
 }"""
 
 
+# Leaves in the document how often the page itself scrolled, and that it has heard of a new address.
+COUNT_SCROLLS = """() => {
+  const seen = document.documentElement.dataset, own = Element.prototype.scrollIntoView;
+  Element.prototype.scrollIntoView = function (...given) {
+    seen.scrolls = Number(seen.scrolls ?? 0) + 1;
+    own.apply(this, given);
+  };
+  addEventListener("hashchange", () => { seen.heard = "yes"; });
+}"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium without windows."""
@@ -127,6 +138,29 @@ def test_a_finding_can_be_followed_to_its_place_and_back(opened: Page) -> None:
     mark.locator(".hit").click()
     assert opened.url.endswith("#f0")
     expect_in_view(opened, "#f0")
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_followed_link_moves_the_page_once(opened: Page, is_folded: bool) -> None:
+    """Only the browser scrolls. A page that scrolled again a moment later would take the target of
+    the next click away from under the pointer."""
+    opened.evaluate(COUNT_SCROLLS)
+    row = opened.locator("tbody tr[data-topic=clicks]").last if is_folded else opened.locator("#f0")
+    link = row.locator(".offset a")
+    place = link.get_attribute("href")
+    assert place
+    link.click()
+    opened.locator("html[data-heard]").wait_for()
+    expect_in_view(opened, place)
+    assert opened.evaluate("document.documentElement.dataset.scrolls") is None
+
+
+def test_no_label_covers_another_mark(opened: Page) -> None:
+    """The label of a log's first error lies over its neighbours, and lets clicks through."""
+    labels = opened.locator(".mark text")
+    assert labels.count() > 0
+    for label in labels.all():
+        assert label.evaluate("each => getComputedStyle(each).pointerEvents") == "none"
 
 
 def test_the_first_screen_says_what_to_do(opened: Page) -> None:
