@@ -1,12 +1,16 @@
 """Reading ledgers: what their lines mean, and that nothing in them can stop an audit."""
 
 import json
+import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
 
-from minibroker.audit.files.ledger import ledger_chunks, ledger_rows, read_chunk
+from minibroker.audit.files.ledger import ledger_chunks, ledger_rows, read_chunk, read_columns
 from minibroker.audit.model import LEDGER
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
@@ -19,6 +23,7 @@ from minibroker.protocol.types import TopicPartition
 BARE = ProducerOptions(acks=1, enable_idempotence=False)
 ACKED = {"name": "producer_send_success", "topic": "t", "partition": 0, "key": None, "value": "v"}
 BEGAN = {"name": "startup_complete"}
+ODD = (b"\xff", b"\\udcff", b"\\", b'"', b"{}", b"}\n{", b"\n", b" ", b"1", b"-", b"e3", b"null")
 SHOWN = {"name": "record_data", "topic": "t", "partition": 1, "key": "k", "value": None}
 
 
@@ -136,6 +141,74 @@ def test_kafkas_ledgers_are_read() -> None:
 def test_a_bad_line_is_one_row_and_spoils_no_other(line: bytes | dict[str, object]) -> None:
     """What cannot be understood is counted, whatever it is, and the lines around it are read."""
     assert events_of(ACKED, b"", line, ACKED) == [(1, "acked"), (3, "unreadable"), (4, "acked")]
+
+
+GOOD: Sequence[dict[str, object]] = (
+    ACKED | {"offset": 7, "acks": 1, "topicId": "00ff", "timestamp": 5},
+    ACKED | {"offset": -1, "key": '\u00fc\U0001f600 "key": \\'},
+    ACKED | {"offset": None, "acks": None, "timestamp": None},
+    SHOWN | {"offset": 3, "value": "\0"},
+    SHOWN | {"offset": 4, "name": "producer_send_error", "exception": "E", "message": "m"},
+    SHOWN | {"partition": -1, "name": "producer_send_error"},
+    {"name": "producer_send_error", "topic": "t", "key": "1", "value": "2"},
+    BEGAN | {"idempotence": False},
+    {"name": "tool_data", "sent": 2, "key": None},
+    {
+        "name": "records_consumed",
+        "partitions": [{"topic": "t", "partition": 1, "minOffset": 3, "maxOffset": 9}],
+    },
+    {
+        "name": "offsets_committed",
+        "group": "g",
+        "offsets": [{"topic": "t", "partition": 1, "offset": 9}],
+    },
+)
+
+
+def test_arrow_reads_what_python_reads() -> None:
+    """Every kind of line, in order, with all fields."""
+    lines = [json.dumps(line).encode() for line in GOOD]
+    for chosen in (lines, lines[:1], lines[-2:], lines[5:6]):
+        read = read_columns("L", b"\n".join(chosen) + b"\n", 4)
+        assert read is not None
+        [expected] = ledger_rows("L", chosen, 4)
+        assert read.to_pylist() == expected.to_pylist()
+        assert read.schema == LEDGER
+
+
+def test_arrow_reads_as_python_or_not_at_all() -> None:
+    """Lines of which some bytes are changed, dropped, doubled or cut."""
+    seed = int(os.environ.get("LEDGER_SEED", time.time_ns() % 100_000))
+    print(f"LEDGER_SEED={seed} pytest {__file__}::test_arrow_reads_as_python_or_not_at_all")
+    random = Random(seed)
+    lines = [json.dumps(line).encode() for line in GOOD]
+    refused = 0
+    for _ in range(600):
+        data = b"\n".join(random.choices(lines, k=3))
+        at = random.randrange(len(data))
+        part = random.choice([b"", data[at : at + 1] * 2, random.choice(ODD)])
+        data = data[:at] + part + data[at + random.choice([1, 1, 1, 9]) :]
+        read = read_columns("L", data)
+        refused += read is None
+        if read is not None:
+            expected = ledger_rows("L", data.split(b"\n"))
+            assert read.to_pylist() == pa.Table.from_batches(expected, LEDGER).to_pylist(), data
+    assert 0 < refused < 600
+
+
+@pytest.mark.parametrize("name", ["topic", "partition", "key", "value"])
+def test_a_line_without_a_field_is_left_to_python(name: str) -> None:
+    """To Arrow it is null; so is what is in another line."""
+    lacking = {field: value for field, value in ACKED.items() if field != name}
+    for lines in ([lacking], [ACKED, lacking, {"name": "other", name: 1}]):
+        assert read_columns("L", b"\n".join(json.dumps(line).encode() for line in lines)) is None
+
+
+def test_nothing_in_a_line_overflows_a_stack() -> None:
+    """Of a parser that is not written in Python."""
+    deep = b'{"name": "other", "x": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
+    read = read_columns("L", deep)
+    assert read is None or read.num_rows == 0
 
 
 def test_a_line_that_a_crash_has_cut_is_torn() -> None:
