@@ -16,7 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_REPLICA: Final = (
+REPLICA_FIELDS: Final = (
     pa.field("broker", pa.int32()),
     pa.field("topic", pa.string()),
     pa.field("partition", pa.int32()),
@@ -27,7 +27,7 @@ _REPLICA: Final = (
 # column of a header. `problem` is null for a sound batch and for one whose only fault is its CRC.
 BATCHES: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("segment", pa.int64()),  # the base offset in the file's name
         pa.field("position", pa.int64()),
         pa.field("size", pa.int64()),  # bytes of the whole batch
@@ -52,7 +52,7 @@ BATCHES: Final = pa.schema(
 # One row per record of a whole, sound batch.
 RECORDS: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("offset", pa.int64()),
         pa.field("timestamp", pa.int64()),
         pa.field("key", pa.binary()),
@@ -67,7 +67,7 @@ RECORDS: Final = pa.schema(
 # One row per batch whose records cannot be read although its CRC is right; `problem` says why.
 BODIES: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("segment", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("base_offset", pa.int64()),
@@ -81,7 +81,7 @@ BODIES: Final = pa.schema(
 # entry.
 INDEX_ENTRIES: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("segment", pa.int64()),
         pa.field("kind", pa.string()),
         pa.field("entry", pa.int32()),  # its number in the file
@@ -102,7 +102,7 @@ INDEX_ENTRIES: Final = pa.schema(
 # different ones on each replica.
 REPLICAS: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("is_leader", pa.bool_()),
         pa.field("in_isr", pa.bool_()),
         pa.field("is_reference", pa.bool_()),
@@ -123,7 +123,7 @@ REPLICAS: Final = pa.schema(
 # One row per entry of a `leader-epoch-checkpoint`.
 EPOCH_STARTS: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("epoch", pa.int32()),
         pa.field("start", pa.int64()),
     ]
@@ -133,7 +133,7 @@ EPOCH_STARTS: Final = pa.schema(
 # the batches below it.
 PRODUCERS: Final = pa.schema(
     [
-        *_REPLICA,
+        *REPLICA_FIELDS,
         pa.field("offset", pa.int64()),
         pa.field("producer_id", pa.int64()),
         pa.field("producer_epoch", pa.int16()),

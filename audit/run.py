@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import coalesce, col, lit
+from pyspark.sql.functions import broadcast, coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.arrow import compute as pc
@@ -31,7 +31,7 @@ from minibroker.audit.checks.extent import (
     brokers_named,
     judge,
 )
-from minibroker.audit.checks.facts import log_facts
+from minibroker.audit.checks.facts import PARTITION, equal_logs, log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
 from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_frame, will_be_empty
@@ -60,6 +60,8 @@ from minibroker.audit.model import (
     BATCHES,
     EPOCH_STARTS,
     PRODUCERS,
+    RECORDS,
+    REPLICA_FIELDS,
     REPLICAS,
     Finding,
     Scan,
@@ -89,6 +91,7 @@ from minibroker.protocol.types import TopicPartition
 
 BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
+_COPIES: Final = pa.schema([pa.field("source", pa.int32()), *REPLICA_FIELDS])
 _CHECKS_AT_ONCE: Final = 4
 _NAMED_MAX: Final = 5  # partitions, in a note
 
@@ -247,7 +250,8 @@ class _Run:
         has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
 
         def records(topics: Collection[str]) -> DataFrame:
-            return self._read_table((log for log in inputs.logs if log.topic in topics), "records")
+            logs = [log for log in inputs.logs if log.topic in topics]
+            return self._read_records(logs, {} if inputs.is_live else equal_logs(batches))
 
         return Tables(
             batches=batches,
@@ -264,6 +268,33 @@ class _Run:
             committed=committed_by_groups(records([OFFSETS_TOPIC]), replicas)
             if has_groups
             else None,
+        )
+
+    def _read_records(
+        self, logs: Sequence[LogDirectory], equal: Mapping[Replica, Replica]
+    ) -> DataFrame:
+        """Return RECORDS of these logs. Of large ones with the same batches only one is decoded.
+
+        `equal` names it. On running brokers it is empty: they remove segments at different times.
+        """
+        master, scan = self._spark.sparkContext.master or "", self._options.scan
+        if is_read_here(master, pieces_of(logs), "records", scan):
+            return self._read_table(logs, "records")
+        sources = {log.replica: equal.get(log.replica, log.replica) for log in logs}
+        decoded = set(sources.values())
+        found = self._read_table((log for log in logs if log.replica in decoded), "records")
+        if len(decoded) == len(logs):
+            return found
+        copies = from_rows(
+            self._spark,
+            _COPIES,
+            [(source.broker, *replica) for replica, source in sources.items()],
+        )
+        place = ["source", *PARTITION]
+        return (
+            found.withColumnRenamed("broker", "source")
+            .join(broadcast(copies), place)
+            .select(*RECORDS.names)
         )
 
     def _read_ledger(self, chunks: Sequence[Chunk]) -> DataFrame:

@@ -196,6 +196,35 @@ def _link() -> Column:
     return xxhash64("position", "base_offset").bitwiseXOR(xxhash64("end", "next_offset"))
 
 
+def equal_logs(batches: DataFrame) -> dict[Replica, Replica]:
+    """Return of each sound log the log of the partition that holds the same batches: the same one
+    for all that are equal. None for the others, or if there are too many runs for the driver.
+    """
+    rows = local_rows(runs(batches))
+    return {} if rows is None else equal_by_runs(rows.to_pylist())
+
+
+def equal_by_runs(rows: Sequence[Mapping[str, Any]]) -> dict[Replica, Replica]:
+    """Return `equal_logs` from the rows of `runs`; the segments may be of other sizes."""
+    contents: dict[Replica, dict[int, list[int]]] = {}
+    damaged: set[Replica] = set()
+    for row in rows:
+        replica = Replica(*(row[name] for name in REPLICA))
+        if row["torn"] or row["has_bad_crc"]:
+            damaged.add(replica)
+            continue
+        epoch = contents.setdefault(replica, {}).setdefault(row["leader_epoch"], [0, 0, 0])
+        epoch[0] ^= row["digest"]
+        epoch[1] += row["batches"]
+        epoch[2] += row["bytes"]
+    firsts: dict[tuple[object, ...], Replica] = {}
+    return {
+        replica: firsts.setdefault((replica.topic, replica.partition, repr(content)), replica)
+        for replica in sorted(contents.keys() - damaged)
+        for content in [sorted(contents[replica].items())]
+    }
+
+
 def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
     """Return where each log with at least one batch begins and ends."""
     rows = local_rows(runs(batches))
