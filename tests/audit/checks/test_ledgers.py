@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from minibroker.audit.checks.ledgers import CHECKS, ledger_counts
+from minibroker.audit.checks.acknowledged import acknowledged
+from minibroker.audit.checks.ledgers import CHECKS, is_exact, ledger_counts
 from minibroker.audit.files.ledger import ledger_chunks, ledger_table
 from minibroker.audit.model import Finding, Tables
 from minibroker.audit.summary import LedgerCounts
@@ -263,6 +264,44 @@ def test_a_ledger_without_ids_that_is_older_than_the_topic(
         _, unjudged = ledger_counts(known)
         said = [each for each in unjudged if "from before its first record" in each.reason]
         assert [(each.holds_back, each.records) for each in said] == [(False, 2)] * count
+
+
+def test_records_are_counted_unless_each_was_acknowledged_at_its_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Equal ones, too. With one record more, or one acknowledged twice, all are counted."""
+    lines = LedgerLines()
+    lines.acked(0, 0, 1)
+    lines.acked(0, 2, 3, value="same")
+    twice = LedgerLines()
+    twice.acked(0, 2, value="same")
+    stored = ["0", "1", "same", "same"]
+    cases: list[tuple[list[str], list[dict[str, object]], bool]] = [
+        (stored, [], True),
+        ([*stored, "same"], [], False),
+        (stored, twice.rows, False),
+    ]
+    for number, (values, more, expected) in enumerate(cases):
+        told = LedgerLines()
+        told.rows = [*lines.rows, *more]
+        ledger = told.write(tmp_path / str(number))
+        replicas: list[dict[str, object]] = [
+            {"broker": broker, "topic": "t", "partition": 0, "in_isr": True, "state": "killed"}
+            | {"log_end": len(values), "kept_end": len(values), "judged_end": len(values)}
+            for broker in (1, 2)
+        ]
+        records = [
+            replica | {"offset": offset, "value": value.encode()}
+            for replica in replicas
+            for offset, value in enumerate(values)
+        ]
+        batches = [replica | {"segment": 0, "torn": False} for replica in replicas]
+        made = tables(spark, replicas=replicas, records=records, batches=batches)
+        chunks, _ = ledger_chunks([ledger])
+        judged = replace(made, ledger=ledger_table(spark, chunks))
+        assert is_exact(acknowledged(judged)) is expected
+        if len(values) > len(stored):
+            assert [each.offset for each in found_by(CHECKS["duplicate"](judged))] == [4, 4]
 
 
 def test_what_no_ledger_tells_of(spark: SparkSession, tmp_path: Path) -> None:
