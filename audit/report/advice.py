@@ -120,18 +120,18 @@ def _lost(summary: Summary, judged: Sequence[_Judged]) -> str:
     nowhere = f"No in-sync copy of {_listed(hopeless)} is whole." if hopeless else ""
     ledger = summary.ledger
     if ledger is None:
-        said = nowhere and f"Records may be lost. {nowhere}"
-        said = said or "No sign of a loss: every partition has an in-sync copy without a fault."
+        said = nowhere and f"Perhaps. {nowhere}"
+        said = said or "No sign of it: every partition has an in-sync copy without a fault."
         return f"{said} Only a ledger shows what is gone from all copies alike."
     if ledger.nowhere:
-        said = f"Lost: {plural(ledger.nowhere, 'acknowledged record')}, on no replica."
+        said = f"Yes: {plural(ledger.nowhere, 'acknowledged record')}, on no replica."
     elif not ledger.judged:
         said = "Not known: no acknowledged record could be judged."
     else:
         partly = ledger.judged - ledger.present
         some = f" {plural(partly, 'record')} not on every in-sync one." if partly else ""
         which = f"all {plural(ledger.judged, 'acknowledged record')} that were judged"
-        said = f"Nothing: {which} are on at least one replica.{some}"
+        said = f"No: {which} are on at least one replica.{some}"
     left = ledger.acknowledged - ledger.judged
     unknown = f"{plural(left, 'acknowledged record')} could not be judged." if left else ""
     return " ".join(filter(None, (said, nowhere, unknown)))

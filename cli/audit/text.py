@@ -58,8 +58,8 @@ def _answer(advice: Advice | None) -> Iterator[str]:
     """Yield what is lost, whose copy is bad, and what to do in order."""
     if advice is None:
         return
-    yield f"Lost? {visible(advice.lost)}"
-    yield f"Bad copies? {visible(advice.copies)}"
+    yield f"Is anything lost? {visible(advice.lost)}"
+    yield f"Which copies are bad? {visible(advice.copies)}"
     for number, step in enumerate(advice.steps, 1):
         yield f"  {number}. {visible(step.text)}"
         yield from (f"       {visible(command)}" for command in step.commands)

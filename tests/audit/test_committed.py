@@ -20,7 +20,8 @@ CHECK = "committed-offset"
 
 def test_wrong_committed_offsets_are_found(spark: SparkSession, tmp_path: Path) -> None:
     """One below the log's start and one above its end, which all replicas of the offsets topic
-    tell, and one of which one replica tells another; a group at the very end is right."""
+    tell, and one of which one replica tells another; a group at the very end is right. Users'
+    topics come first."""
     make_cluster(tmp_path, PARTITIONS, COMMITS)
     replicas = {node: Replica(tmp_path / f"broker-{node}", OFFSETS_TOPIC, 0) for node in NODES}
     for replica in replicas.values():
@@ -34,6 +35,15 @@ def test_wrong_committed_offsets_are_found(spark: SparkSession, tmp_path: Path) 
         Finding(
             CHECK,
             Severity.ERROR,
+            TOPIC,
+            ABOVE,
+            offset=END + 1,
+            detail=f"{said} {END + 1} ({OFFSETS_TOPIC}-0, offset {ABOVE});"
+            f" the in-sync log that has most ends at {END}",
+        ),
+        Finding(
+            CHECK,
+            Severity.ERROR,
             OFFSETS_TOPIC,
             0,
             broker=DEVIANT,
@@ -41,15 +51,6 @@ def test_wrong_committed_offsets_are_found(spark: SparkSession, tmp_path: Path) 
             offset=apart.offset,
             detail=f"of group readers in {TOPIC}-{APART} it says {END - 1} (at offset {APART}),"
             f" broker {RIGHT} says {END} (at offset {APART})",
-        ),
-        Finding(
-            CHECK,
-            Severity.ERROR,
-            TOPIC,
-            ABOVE,
-            offset=END + 1,
-            detail=f"{said} {END + 1} ({OFFSETS_TOPIC}-0, offset {ABOVE});"
-            f" the in-sync log that has most ends at {END}",
         ),
         Finding(
             CHECK,

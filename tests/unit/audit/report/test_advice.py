@@ -61,7 +61,7 @@ def test_one_bad_copy_is_copied_again_from_the_others() -> None:
     """First a backup, then the bad copy goes away, before any broker starts; it starts last."""
     told = advised(bad(2), bad(2, "lost-write"), ledger=LedgerCounts(9, 9, 8))
     assert told.lost == (
-        "Nothing: all 9 acknowledged records that were judged are on at least one replica."
+        "No: all 9 acknowledged records that were judged are on at least one replica."
         " 1 record not on every in-sync one."
     )
     assert told.copies == "Broker 2: t-0; whole on brokers 1, 3."
@@ -86,7 +86,7 @@ def test_no_remedy_moves_the_last_whole_copy_away() -> None:
     lanes = (picture().lanes[0], *gone)
     lacking.append(advised(bad(1), partition=replace(picture(), lanes=lanes)))
     for told in lacking:
-        assert told.lost.startswith("Records may be lost. No in-sync copy of t-0 is whole.")
+        assert told.lost.startswith("Perhaps. No in-sync copy of t-0 is whole.")
         assert not any(command.startswith("mv ") for command in commands(told))
         assert any("move no copy away" in step.text for step in told.steps)
 
@@ -114,7 +114,7 @@ def test_what_was_not_judged_is_not_called_sound() -> None:
     counts = LedgerCounts(20, 15, 10, nowhere=2)
     lost = advised(bad(1, "lost-write"), ledger=counts).lost
     assert lost == (
-        "Lost: 2 acknowledged records, on no replica. 5 acknowledged records could not be judged."
+        "Yes: 2 acknowledged records, on no replica. 5 acknowledged records could not be judged."
     )
     assert advised(ledger=LedgerCounts(5, 0, 0)).lost.startswith("Not known: ")
     assert "Only a ledger shows" in advised().lost

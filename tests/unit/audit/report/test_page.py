@@ -173,7 +173,7 @@ def test_records_on_one_copy_are_not_absent() -> None:
     text = Page(page(summary, [])).text
     for words in ("80 on every in-sync", "7 on some replicas only", "3 on no replica"):
         assert words in text
-    assert "Lost: 3 acknowledged records, on no replica." in text
+    assert "Yes: 3 acknowledged records, on no replica." in text
 
 
 def test_who_left_the_isr_in_order_is_not_called_in_sync_beside_it() -> None:

@@ -77,8 +77,8 @@ def test_a_report_is_told_again(tmp_path: Path) -> None:
     at = next(n for n, line in enumerate(lines) if line.startswith("error  "))
     assert " ".join(lines[at].split()) == "error divergence orders-0 broker 2 offset 61,220"
     assert "identity 6f2a" in lines[at + 1]
-    assert lines[1] == ("Lost? Lost: 1 acknowledged record, on no replica.")
-    assert lines[2].startswith("Bad copies? Broker 2: orders-0; whole on broker")
+    assert lines[1] == ("Is anything lost? Yes: 1 acknowledged record, on no replica.")
+    assert lines[2].startswith("Which copies are bad? Broker 2: orders-0; whole on broker")
     assert lines[3].startswith("  1. ")
     assert lines[at + 2].strip() == (
         "00000000000000040000.log at 1,048,576: minibroker log dump"
