@@ -182,7 +182,7 @@ def judge(
 
     `brokers` are those whose directories are at hand, with their states: an assigned replica that
     is not in `found` is a lost log on such a broker, and unknown on any other. A partition that the
-    metadata do not name is judged as if no metadata were given.
+    metadata do not name is judged as if no metadata were given, and holds the verdict back.
     """
     names = {TopicPartition(replica.topic, replica.partition) for replica in found}
     names.update(assignments or ())
@@ -196,6 +196,9 @@ def judge(
         partition = _Partition(name, replicas, (assignments or {}).get(name), brokers)
         rows += partition.rows()
         unjudged += partition.unjudged
+        if assignments is not None and name not in assignments:
+            reason = "the metadata do not have this partition: they may be older than its logs"
+            unjudged.append(Unjudged(reason, True, *name))
         if partition.above:
             above.append(partition.above)
     if above:
@@ -222,12 +225,14 @@ class _Partition:
         there = map(self._as_known, [*replicas, *self._lost(replicas, brokers)])
         self._replicas = sorted(there, key=lambda replica: replica.broker)
         self._in_sync = _in_sync(replicas, assignment)
-        self.unjudged = self._not_at_hand(brokers)
+        self.unjudged: list[Unjudged] = []
+        self._brokers = brokers
         self.above = 0
 
     def rows(self) -> list[ReplicaRow]:
         """Return the partition's rows of REPLICAS; none if no replica is at hand."""
         if not self._replicas:
+            self._add_not_at_hand(0)
             return []
         leader = max(self._replicas, key=self._claim_to_lead)
         kept = {replica.broker: _kept_end(replica, leader) for replica in self._replicas}
@@ -237,6 +242,7 @@ class _Partition:
         }
         judged_end = self._judged_end(left)
         self._in_sync |= self._stopped_in_sync(left, judged_end)
+        self._add_not_at_hand(judged_end)
         self._add_doubts(judged_end)
         self._add_emptied()
         self._add_unexplained(kept, judged_end)
@@ -280,14 +286,32 @@ class _Partition:
             if broker in brokers and broker not in there
         ]
 
-    def _not_at_hand(self, brokers: Mapping[int, str]) -> list[Unjudged]:
+    def _add_not_at_hand(self, judged_end: int) -> None:
+        """Record the assigned replicas whose broker's directory is not given, and the given ones
+        that are assigned to nobody.
+
+        A broker that stopped in order is in no ISR, so the ISR alone does not excuse a replica that
+        is not there. Only two facts do: a running broker says that the ISR is the current one, or
+        the metadata say that the broker left with less than is judged, or may have lost it.
+        """
         if self._assignment is None:
-            return []
-        return [
-            self._unjudged("its data directory was not given", broker, broker in self._in_sync)
-            for broker in self._assignment.replicas
-            if broker not in brokers
-        ]
+            return
+        is_current = LIVE in self._brokers.values()
+        for broker in self._assignment.replicas:
+            if broker not in self._brokers:
+                left = self._assignment.left.get(broker)
+                is_excused = (
+                    is_current
+                    or broker in self._assignment.unsafe
+                    or (left is not None and left.log_end < judged_end)
+                )
+                holds_back = broker in self._in_sync or not is_excused
+                reason = "its data directory was not given"
+                self.unjudged.append(self._unjudged(reason, broker, holds_back))
+        for replica in self._replicas:
+            if replica.broker not in self._assignment.replicas:
+                reason = "the metadata do not assign the partition to this broker"
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back=False))
 
     def _unjudged(self, reason: str, broker: int | None, holds_back: bool) -> Unjudged:
         return Unjudged(reason, holds_back, *self._name, broker)
@@ -325,6 +349,7 @@ class _Partition:
             replica.broker
             for replica in self._replicas
             if replica.broker not in unsafe
+            and (self._assignment is None or replica.broker in self._assignment.replicas)
             and (
                 left[replica.broker] >= wanted
                 if replica.left is not None

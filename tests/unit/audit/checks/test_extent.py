@@ -15,6 +15,7 @@ from tests.unit.audit.checks.logs import log
 
 NAME = TopicPartition("t", 0)
 NOT_GIVEN = "its data directory was not given"
+NOT_ASSIGNED = "the metadata do not assign the partition to this broker"
 UNKNOWN = "no high watermark of it is known, and so nothing was judged of its"
 
 
@@ -224,6 +225,38 @@ CASES = {
         {1: 100, 2: 100},
         assigned=assignment(isr=(1, 2)),
         brokers=(1, 2),
+        unjudged=[(3, NOT_GIVEN, True)],
+    ),
+    "after a stop in order: two are not at hand, which were in no in-sync set": Case(
+        [replica(1, WHOLE, high_watermark=100)],
+        100,
+        {1: 100},
+        assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
+        brokers=(1,),
+        unjudged=[(2, NOT_GIVEN, True), (3, NOT_GIVEN, True)],
+    ),
+    "the same, and one of them had stopped before the last records came": Case(
+        [replica(1, WHOLE, high_watermark=100), replica(2, WHOLE, high_watermark=100)],
+        100,
+        {1: 100, 2: 100},
+        assigned=assignment(isr=(1,), left={1: Left(5, 100), 2: Left(5, 100), 3: Left(3, 60)}),
+        brokers=(1, 2),
+        unjudged=[(3, NOT_GIVEN, False)],
+    ),
+    "a directory has the id of another node": Case(
+        [replica(1, WHOLE, high_watermark=100), replica(7, WHOLE, high_watermark=100)],
+        100,
+        {1: 100, 7: 100},
+        assigned=assignment(isr=(1,), replicas=(1, 2), left=dict.fromkeys((1, 2), Left(5, 100))),
+        brokers=(1, 7),
+        unjudged=[(2, NOT_GIVEN, True), (7, NOT_ASSIGNED, False)],
+    ),
+    "a broker runs, so who is not in sync needs not be there": Case(
+        [replica(1, WHOLE, "live", high_watermark=100), replica(2, WHOLE, high_watermark=100)],
+        100,
+        {1: 100, 2: 100},
+        assigned=assignment(isr=(1, 2)),
+        brokers=(1, 2),
         unjudged=[(3, NOT_GIVEN, False)],
     ),
     "nobody is at hand": Case(
@@ -368,6 +401,7 @@ CASES = {
         {1: 100, 9: 20},
         assigned=assignment(isr=(1,), replicas=(1,)),
         brokers=(1, 9),
+        unjudged=[(9, NOT_ASSIGNED, False)],
     ),
     "empty, and no file says that it always was": Case(
         [replica(broker, LogFacts.empty(), "killed") for broker in (1, 2, 3)],
@@ -530,6 +564,25 @@ def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() ->
     assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
     rows, _ = judge(found, assigned, {1: "stopped", 2: "stopped"})
     assert [row.in_isr for row in rows] == [True, False]
+
+
+def test_who_is_not_assigned_does_not_count_as_in_sync() -> None:
+    """A directory whose node id is another one stands for no replica."""
+    left = dict.fromkeys((1, 2), Left(5, 100))
+    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2), left=left)}
+    found = [replica(broker, WHOLE, high_watermark=100) for broker in (1, 7)]
+    rows, _ = judge(found, assigned, {1: "stopped", 7: "stopped"})
+    assert [row.in_isr for row in rows] == [True, False]
+
+
+def test_a_partition_that_the_metadata_lack_holds_the_verdict_back() -> None:
+    """They know its topic, or know no topic of the name: nothing says which replicas it has."""
+    found = [replace(replica(broker, WHOLE), partition=7) for broker in (1, 2)]
+    _, unjudged = judge(found, {}, {1: "stopped", 2: "stopped"})
+    reason = "the metadata do not have this partition: they may be older than its logs"
+    assert unjudged == [Unjudged(reason, True, "t", 7)]
+    _, unjudged = judge(found, None, {1: "stopped", 2: "stopped"})
+    assert unjudged == []
 
 
 WITHOUT_LOG = (None, None, None, 0)
