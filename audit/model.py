@@ -225,8 +225,9 @@ class Finding:
 class Tables:
     """The input of the checks: Spark DataFrames of the schemas above.
 
-    `topic_ids` are the ids of the judged topics, by name, as the metadata had them at `known_at_ms`
-    (None: from the logs). `is_ledger_complete`: the ledgers cover all records that were sent.
+    `topic_ids` are the ids of the judged topics, by name; `deleted_ids` those of topics that the
+    metadata know as deleted. `ledgers` are the names of the files that were given as ledgers, as
+    the column `ledger` has them. `is_ledger_complete`: they cover all records that were sent.
     `ledger` is None if none was given, `committed` if there is no offsets topic. `records` builds
     the table of some topics' records. `bodies` covers the reference logs only: equal batches need
     not be decoded twice.
@@ -241,6 +242,7 @@ class Tables:
     records: "Callable[[Collection[str]], DataFrame]"
     ledger: "DataFrame | None" = field(default=None)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    known_at_ms: int | None = None
+    deleted_ids: frozenset[str] = frozenset()
+    ledgers: tuple[str, ...] = ()
     is_ledger_complete: bool = False
     committed: "DataFrame | None" = field(default=None)

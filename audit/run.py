@@ -40,7 +40,7 @@ from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
 from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
-from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table
+from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table, without_copies
 from minibroker.audit.files.unreadable import (
     PROBLEM,
     UnreadableSegment,
@@ -223,7 +223,10 @@ class _Run:
     def _tables(
         self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow], sizes: Sizes
     ) -> Tables:
-        chunks, problems = ledger_chunks(self._options.ledgers)
+        paths, notes = without_copies(self._options.ledgers)
+        self._known.notes += notes
+        chunks, problems = ledger_chunks(paths)
+        ledgers_read = tuple(dict.fromkeys(chunk.path for chunk in chunks))
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
         replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
@@ -242,7 +245,8 @@ class _Run:
             records=records,
             ledger=ledger,
             topic_ids=inputs.topic_ids,
-            known_at_ms=inputs.cluster.exported_at_ms if inputs.cluster else None,
+            deleted_ids=inputs.cluster.deleted_ids if inputs.cluster else frozenset(),
+            ledgers=ledgers_read,
             is_ledger_complete=self._options.is_ledger_complete,
             committed=committed_by_groups(records([OFFSETS_TOPIC]), replicas)
             if has_groups

@@ -75,12 +75,14 @@ class Sizes:
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
     """The counts of acknowledged records: how many could be judged, and how many of those are there
-    as promised. Every record that could not be judged is in an `Unjudged`."""
+    as promised. Every record that could not be judged is in an `Unjudged`; `below_start` are those
+    of them that lie below a log start."""
 
     acknowledged: int
     judged: int
     present: int
     shown: int = 0  # to consumers
+    below_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,9 @@ class Summary:
 
     def _held_back(self) -> str:
         reasons = self._reasons()
-        records = self.ledger.acknowledged - self.ledger.judged if self.ledger else 0
+        records = 0
+        if self.ledger:
+            records = self.ledger.acknowledged - self.ledger.judged - self.ledger.below_start
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         found = self._found() or ("" if self._unnamed() else "what could be judged is sound")
@@ -285,18 +289,23 @@ class Summary:
         ran = self._ran()
         is_compared = "divergence" in ran
         kept = f"{plural(self.sizes.logs, 'log')}, {in_bytes(self.sizes.bytes)}"
-        if self.ledger is not None:
+        if self.ledger is not None and self.ledger.acknowledged:
             present = plural(self.ledger.present, "acknowledged record")
             verb = "is" if self.ledger.present == 1 else "are"
             is_once = "duplicate" in ran and all(each.check != "duplicate" for each in self.counts)
             once = " exactly once" if is_once else ""
-            kept = f"{present} {verb} on every in-sync replica{once}; {kept}"
+            below = f", {self.ledger.below_start:,} more lie below the log start"
+            below = below if self.ledger.below_start else ""
+            kept = f"{present} {verb} on every in-sync replica{once}{below}; {kept}"
             kept += ", compared below their high watermarks" if is_compared else ""
         else:
             judged = plural(sum(partition.judged for partition in self.partitions), "record")
             same = ", the same on every in-sync replica" if is_compared else ""
             kept = f"{judged} below the high watermarks{same}; {kept}"
-            kept += "; no ledger of acknowledged records was given"
+            if self.ledger is None:
+                kept += "; no ledger of acknowledged records was given"
+            elif self.ledger.shown:
+                kept += f"; compared with {plural(self.ledger.shown, 'record')} that were read"
         if {check.name for check in self.checks} != set(CHOSEN):
             kept += f"; run was only {', '.join(sorted(ran)) or 'no check'}"
         return kept

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from minibroker.audit.files.regular import read_file
 from minibroker.protocol.types import TopicPartition
 
 META: Final = "meta.properties"
@@ -181,7 +182,7 @@ def read_snapshots(directory: Path) -> Sequence[Snapshot | Unreadable]:
 def read_snapshot(path: Path) -> Snapshot | Unreadable:
     """Read one producer snapshot, whose name is an offset."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         version, crc, end_offset, count = _SNAPSHOT.unpack_from(data)
         if version != _SNAPSHOT_VERSION:
             raise _Wrong(f"version {version}, known is {_SNAPSHOT_VERSION}")
@@ -223,7 +224,7 @@ def _unreadable(path: Path, error: OSError) -> Unreadable:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return read_file(path).decode()
     except UnicodeDecodeError:
         raise _Wrong("it is not text") from None
 

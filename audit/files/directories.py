@@ -221,7 +221,7 @@ def _read_broker(root: Path) -> BrokerDirectory:
 def _read_state(root: Path) -> str:
     """Return the state of the broker; the lock is held no longer than the check takes."""
     try:
-        descriptor = os.open(root / _LOCK, os.O_RDONLY)
+        descriptor = os.open(root / _LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         pass
     else:
