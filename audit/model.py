@@ -98,8 +98,10 @@ INDEX_ENTRIES: Final = pa.schema(
 # if no metadata were given. `kept_end` is the log's end after the truncation to the leader's epochs
 # (A11). Below `judged_end`, which all replicas of a partition share, every in-sync replica must
 # hold what the replica with `is_reference` holds. `left_end` is the log's end when its broker
-# stopped in order, null if the metadata do not have it. Logs of a compacted topic may have gaps,
-# different ones on each replica.
+# stopped in order, null if the metadata do not have it. `led_end` is how far the leader's log went,
+# by the logs that replicated from it in its own epoch; null where its own log says so.
+# `committed_end`, which all replicas of a partition share, is the largest high watermark that can
+# be believed. Logs of a compacted topic may have gaps, different ones on each replica.
 REPLICAS: Final = pa.schema(
     [
         *_REPLICA,
@@ -116,6 +118,8 @@ REPLICAS: Final = pa.schema(
         pa.field("kept_end", pa.int64()),
         pa.field("judged_end", pa.int64()),
         pa.field("left_end", pa.int64()),
+        pa.field("led_end", pa.int64()),
+        pa.field("committed_end", pa.int64()),
         pa.field("state", pa.string()),  # of its broker: "stopped", "killed", "live"
     ]
 )

@@ -87,8 +87,9 @@ class ReplicaFacts:
 
     `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's data
     directory is at hand, but has no directory of this log; it counts as an empty one. `left` is
-    where it ended when its broker stopped in order. `trace` is the file beside the segments that
-    names the highest offset.
+    where it ended when its broker stopped in order, `led` where the logs of its followers end that
+    replicated from it in the newest epoch: it went at least as far. `trace` is the file beside the
+    segments that names the highest offset.
     """
 
     broker: int
@@ -102,11 +103,14 @@ class ReplicaFacts:
     is_lost: bool = False
     left: Left | None = None
     trace: Trace | None = None
+    led: Left | None = None
 
     @property
     def as_left(self) -> LogFacts:
-        """The log as it was when its broker stopped, as far as that is known."""
-        log, left = self.log, self.left
+        """The log as it was when its broker ended, as far as that is known."""
+        log = self.log
+        known = [end for end in (self.left, self.led) if end is not None]
+        left = max(known, key=lambda end: end.log_end, default=None)
         if left is None or left.log_end <= log.log_end:
             return log
         older = tuple(each for each in log.epoch_ends if each.epoch < left.last_epoch)
@@ -135,6 +139,8 @@ class ReplicaRow:
     kept_end: int
     judged_end: int
     left_end: int | None
+    led_end: int | None
+    committed_end: int
     state: str
 
 
@@ -224,6 +230,7 @@ class _Partition:
         self._assignment = assignment
         there = map(self._as_known, [*replicas, *self._lost(replicas, brokers)])
         self._replicas = sorted(there, key=lambda replica: replica.broker)
+        self._replicas = [*map(self._as_led, self._replicas)]
         self._in_sync = _in_sync(replicas, assignment)
         self.unjudged: list[Unjudged] = []
         self._brokers = brokers
@@ -273,6 +280,31 @@ class _Partition:
             return replica
         upto = (end for end in log.epoch_ends if end.epoch <= self._assignment.leader_epoch)
         return replace(replica, log=replace(log, epoch_ends=tuple(upto), is_whole=False))
+
+    def _as_led(self, replica: ReplicaFacts) -> ReplicaFacts:
+        """Return the replica with `led` set, if it leads and another log shows that it lost its
+        end.
+
+        All records of the newest epoch were appended by its leader first. So if a whole log has
+        more of them than the leader's, the leader's has become shorter.
+        """
+        assignment = self._assignment
+        if assignment is None or replica.broker != assignment.leader:
+            return replica
+        if any(each.state == LIVE for each in self._replicas):
+            return replica
+        ends = [
+            each.log.log_end
+            for each in self._replicas
+            if each.log.is_whole
+            and each.broker in assignment.replicas
+            and _last_epoch(each.log) == assignment.leader_epoch
+            and (each.left is None or each.log.log_end <= each.left.log_end)
+        ]
+        end = max(ends, default=0)
+        if end <= replica.log.log_end:
+            return replica
+        return replace(replica, led=Left(assignment.leader_epoch, end))
 
     def _lost(
         self, replicas: Sequence[ReplicaFacts], brokers: Mapping[int, str]
@@ -328,21 +360,48 @@ class _Partition:
         )
 
     def _judged_end(self, kept: Mapping[int, int]) -> int:
-        committed = max(
-            min(replica.high_watermark or 0, replica.log.log_end) for replica in self._replicas
-        )
+        committed = self._committed()[0]
         if any(replica.state == LIVE for replica in self._replicas):
             return committed
         ends = [end for broker, end in kept.items() if broker in self._in_sync]
         return max(committed, min(ends, default=0))
+
+    def _committed(self) -> tuple[int, int]:
+        """Return the largest high watermark that a broker wrote down and the broker, as far as it
+        can be believed."""
+        claims = sorted((_claimed(each), each.broker) for each in self._replicas)
+        while len(claims) > 1 and self._is_refuted(*claims[-1]):
+            claims.pop()
+        return claims[-1]
+
+    def _is_refuted(self, claim: int, broker: int) -> bool:
+        """Whether only a follower claims this high watermark, against an in-sync log.
+
+        A follower learns the high watermark from the leader, which learns from each in-sync
+        follower that it has the records. So if an in-sync log ends below the claim, is whole, and
+        neither the leader's high watermark nor any other broker's says more, the claim is wrong.
+        """
+        leader = self._assignment.leader if self._assignment else None
+        others = [each for each in self._replicas if each.broker != broker]
+        leading = [each for each in others if each.broker == leader]
+        if not any(each.led is None and each.high_watermark is not None for each in leading):
+            return False
+        shorter = [
+            each
+            for each in others
+            if each.broker in self._in_sync
+            and each.log.is_whole
+            and not each.is_lost
+            and max(each.as_left.log_end, each.recovery_point or 0) == each.log.log_end < claim
+        ]
+        return any(all(_told(other) <= each.log.log_end for other in others) for each in shorter)
 
     def _stopped_in_sync(self, left: Mapping[int, int], judged_end: int) -> set[int]:
         """Return the brokers that stopped in order with all that is judged: by the metadata, else
         by their log or its high watermark, which covers a log that was damaged since."""
         unsafe = self._assignment.unsafe if self._assignment else ()
         committed = max(
-            (each.high_watermark or 0 for each in self._replicas if each.broker in self._in_sync),
-            default=0,
+            (_told(each) for each in self._replicas if each.broker in self._in_sync), default=0
         )
         wanted = max(judged_end, committed)
         return {
@@ -400,6 +459,13 @@ class _Partition:
                     f" {replica.log.log_end:,}"
                 )
                 self.unjudged.append(self._unjudged(reason, replica.broker, holds_back))
+            if replica.left is not None and replica.log.log_end > replica.left.log_end:
+                reason = (
+                    f"its log ends at {replica.log.log_end:,}, and its broker had stopped in order"
+                    f" with {replica.left.log_end:,}: the files were changed since, or the metadata"
+                    " are older than they are"
+                )
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back=True))
         unknown = [
             replica.log.log_end - _start(replica)
             for replica in self._replicas
@@ -475,6 +541,8 @@ class _Partition:
             kept,
             judged_end,
             None if replica.left is None else replica.left.log_end,
+            None if replica.led is None else replica.led.log_end,
+            self._committed()[0],
             replica.state,
         )
 
@@ -484,10 +552,21 @@ def brokers_named(numbers: Sequence[int]) -> str:
     return ("broker " if len(numbers) == 1 else "brokers ") + ", ".join(map(str, numbers))
 
 
+def _told(replica: ReplicaFacts) -> int:
+    """Return the high watermark that a broker wrote down; no larger than the end that its log had
+    when it stopped in order."""
+    told = replica.high_watermark or 0
+    return told if replica.left is None else min(told, replica.left.log_end)
+
+
+def _claimed(replica: ReplicaFacts) -> int:
+    """Return the high watermark that a broker wrote down, as far as its log goes."""
+    return min(_told(replica), replica.log.log_end)
+
+
 def _kept_end(replica: ReplicaFacts, leader: ReplicaFacts) -> int:
     """Return `kept_end` of a log; it is never truncated below its high watermark (A7)."""
-    committed = min(replica.high_watermark or 0, replica.log.log_end)
-    return max(committed, kept_end(replica.log, leader.as_left))
+    return max(_claimed(replica), kept_end(replica.log, leader.as_left))
 
 
 def _start(replica: ReplicaFacts) -> int:

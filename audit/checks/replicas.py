@@ -396,70 +396,110 @@ def _in_words(offset: int, batch: Batch | None) -> str:
 
 
 def missing_committed(tables: Tables) -> DataFrame | None:
-    """Return the in-sync replicas that end below a checkpointed high watermark of the partition,
-    and the replicas that end below where they ended when their broker stopped in order.
+    """Return the replicas that end below what they, or their partition, once had.
 
-    A log counts by its present end, or by its end after the truncation to the leader's epochs. The
-    latter is reported only if no in-sync log is too short itself, since that would be the cause.
+    That is, by what is worst first: where a log ended when its broker stopped in order; how far a
+    leader's log went, by the logs of its followers; up to where the broker had flushed it; and, for
+    in-sync replicas, the high watermark of the partition.
     """
-    if not _is_any_short(tables.replicas.collect()):
+    if not any(map(_is_short, tables.replicas.collect())):
         return None
     partition = Window.partitionBy(*PARTITION)
-    known = struct(least(coalesce("high_watermark", lit(0)), "log_end").alias("offset"), "broker")
-    ends = tables.replicas.withColumns(
-        {
-            "committed": largest_of(known).over(partition),
-            "shortest": smallest_of(when(in_sync(), col("log_end"))).over(partition),
-        }
+    # A single checkpoint that nothing else agrees with may be the one that is wrong.
+    is_unflushed = coalesce(col("log_end") < col("recovery_point"), lit(False))
+    is_unflushed &= col("state") != LIVE
+    is_lone = (col("unflushed") == 1) & (col("log_end") == col("farthest"))
+    claimed = least(coalesce("high_watermark", lit(0)), "log_end")
+    is_believed = claimed <= coalesce("committed_end", claimed)
+    known = struct(when(is_believed, claimed).alias("offset"), "broker")
+    ends = (
+        tables.replicas.withColumn("committed", largest_of(known).over(partition))
+        .withColumn("of_leader", largest_of("led_end").over(partition))
+        .withColumn(
+            "longest",
+            largest_of(when(col("log_end") == col("of_leader"), col("broker"))).over(partition),
+        )
+        .withColumns(
+            {
+                "farthest": largest_of("log_end").over(partition),
+                "unflushed": sum_of(when(is_unflushed, 1).otherwise(0)).over(partition),
+            }
+        )
     )
     committed = col("committed.offset")
     # Nothing touches a log between a stop and the next start, in sync or not.
     is_less = coalesce(col("log_end") < col("left_end"), lit(False))
-    is_short = col("log_end") < committed
-    is_cut = (col("kept_end") < committed) & (col("shortest") >= committed) & (col("state") != LIVE)
-    end = when(is_less | is_short, format_string("it ends at %d", "log_end")).otherwise(
-        format_string("the leader's epochs cut it to %d", "kept_end")
-    )
-    said = when(
-        is_less, format_string("; its broker had stopped in order with %d", "left_end")
-    ).otherwise(
-        format_string(
-            "; broker %d has checkpointed a high watermark of %d", "committed.broker", committed
+    is_led = coalesce(col("log_end") < col("led_end"), lit(False))
+    is_short = in_sync() & (col("log_end") < committed)
+    why = (
+        when(is_less, format_string("its broker had stopped in order with %d", "left_end"))
+        .when(
+            is_led,
+            format_string(
+                "broker %d has replicated up to %d from it, in the newest epoch: it leads with less"
+                " than its followers have, and what they have must not be truncated",
+                "longest",
+                "led_end",
+            ),
+        )
+        .when(is_unflushed, format_string("its broker had flushed it up to %d", "recovery_point"))
+        .otherwise(
+            format_string(
+                "broker %d has checkpointed a high watermark of %d", "committed.broker", committed
+            )
         )
     )
-    found = ends.where(is_less | (in_sync() & (is_short | is_cut))).withColumns(
+    is_known = is_less | is_led
+    found = ends.where(is_known | is_unflushed | is_short).withColumns(
         {
-            "offset": when(is_less, col("log_end")).otherwise(least("log_end", "kept_end")),
-            "other_broker": when(~is_less, col("committed.broker")),
-            "severity": severity(is_less | coalesce("in_isr", lit(False))),
-            "detail": concat(end, said),
+            "offset": col("log_end"),
+            "other_broker": when(is_less | (is_unflushed & ~is_led), lit(None))
+            .when(is_led, col("longest"))
+            .otherwise(col("committed.broker")),
+            "severity": severity(
+                is_known
+                | (is_unflushed & in_sync() & ~is_lone)
+                | (is_short & coalesce("in_isr", lit(False)))
+            ),
+            "detail": concat(format_string("it ends at %d; ", "log_end"), why),
         }
     )
     return as_findings("missing-committed", found)
 
 
-def _is_any_short(logs: Sequence[Row]) -> bool:
-    """Whether a log ends, or would be truncated, below what is known of it or its partition."""
-    committed: dict[TopicPartition, int] = {}
-    for row in logs:
-        name = TopicPartition(row.topic, row.partition)
-        known = min(row.high_watermark or 0, row.log_end)
-        committed[name] = max(known, committed.get(name, 0))
-    return any(
-        min(row.log_end, row.kept_end) < committed[TopicPartition(row.topic, row.partition)]
-        or row.log_end < (row.left_end or 0)
-        for row in logs
-    )
+def _is_short(row: Row) -> bool:
+    """Whether a log may end below what is known of it or its partition."""
+    ends = (row.left_end, row.led_end, row.recovery_point, row.high_watermark, row.committed_end)
+    return bool(row.log_end < max(end or 0 for end in ends)) or row.committed_end is None
 
 
 def hw_beyond_leo(tables: Tables) -> DataFrame | None:
-    """Return the replicas whose checkpointed high watermark lies above their log end."""
+    """Return the replicas whose checkpointed high watermark lies above their log end, or above what
+    can have been committed."""
     logs = tables.replicas.collect()
-    if all((row.high_watermark or 0) <= row.log_end for row in logs):
+    if all(
+        (row.high_watermark or 0) <= row.log_end
+        and min(row.high_watermark or 0, row.log_end) <= (row.committed_end or row.log_end)
+        for row in logs
+    ):
         return None
+    is_beyond = col("high_watermark") > col("log_end")
+    is_refuted = col("high_watermark") > col("committed_end")
     detail = format_string("high watermark %d, log end %d", "high_watermark", "log_end")
-    found = tables.replicas.where(col("high_watermark") > col("log_end")).withColumns(
-        {"offset": col("log_end"), "severity": severity(in_sync()), "detail": detail}
+    detail = when(is_beyond, detail).otherwise(
+        format_string(
+            "high watermark %d; by the leader's and by another in-sync log no more than %d was"
+            " committed",
+            "high_watermark",
+            "committed_end",
+        )
+    )
+    found = tables.replicas.where(is_beyond | coalesce(is_refuted, lit(False))).withColumns(
+        {
+            "offset": least("log_end", "high_watermark"),
+            "severity": severity(in_sync()),
+            "detail": detail,
+        }
     )
     return as_findings("hw-beyond-leo", found)
 

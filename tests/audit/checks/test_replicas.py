@@ -166,7 +166,8 @@ def test_what_was_committed(spark: SparkSession) -> None:
         spark,
         replicas=[
             *CLEAN_REPLICAS,
-            # 20: one is too short; 21: one will be; 22: nobody knows who is in sync
+            # 20: one is too short; 21: one would be cut, which divergence finds where it matters;
+            # 22: nobody knows who is in sync
             replica(1, 20),
             replica(2, 20, log_end=9000, kept_end=9000, high_watermark=8000),
             replica(3, 20, in_isr=False, log_end=10, kept_end=10, high_watermark=10),
@@ -180,17 +181,42 @@ def test_what_was_committed(spark: SparkSession) -> None:
             replica(1, 24, high_watermark=INT64_MAX),
             replica(2, 24, high_watermark=END - 1),
             replica(3, 24, in_isr=False, high_watermark=END + 1),
+            # 25: the leader has lost what the others replicated from it
+            replica(1, 25, log_end=9000, kept_end=9000, led_end=END, high_watermark=9000),
+            *(replica(broker, 25, high_watermark=9000) for broker in (2, 3)),
+            # 26: one is shorter than its broker had flushed it; 27: all are
+            replica(1, 26, high_watermark=8000),
+            replica(2, 26, log_end=9000, kept_end=9000, recovery_point=END, high_watermark=8000),
+            *(replica(broker, 27, high_watermark=END, recovery_point=END + 5) for broker in (1, 2)),
+            # 28: a checkpoint that nothing agrees with; 29: it is of a broker that runs
+            replica(1, 28),
+            replica(2, 28, recovery_point=END + 5),
+            *(replica(broker, 29, state="live", recovery_point=END + 5) for broker in (1, 2)),
+            # 30: a follower claims what neither the leader nor the other one says
+            replica(1, 30, high_watermark=8000, committed_end=8000),
+            replica(2, 30, log_end=9000, kept_end=9000, high_watermark=0, committed_end=8000),
+            replica(3, 30, committed_end=8000),
         ],
     )
+    led = (
+        "broker 3 has replicated up to 10000 from it, in the newest epoch: it leads with less than"
+        " its followers have, and what they have must not be truncated"
+    )
+    refuted = "by the leader's and by another in-sync log no more than 8000 was committed"
+    flushed = "its broker had flushed it up to"
     committed = "; broker {} has checkpointed a high watermark of 10000"
     assert [
         (each.partition, each.broker, each.other_broker, each.offset, each.severity, each.detail)
         for each in found_by(CHECKS["missing-committed"](known))
     ] == [
         (20, 2, 1, 9000, "error", "it ends at 9000" + committed.format(1)),
-        (21, 2, 2, 7000, "error", "the leader's epochs cut it to 7000" + committed.format(2)),
         (22, 2, 1, 9000, "warning", "it ends at 9000" + committed.format(1)),
         (23, 1, 2, 5000, "error", "it ends at 5000" + committed.format(2)),
+        (25, 1, 3, 9000, "error", f"it ends at 9000; {led}"),
+        (26, 2, None, 9000, "error", f"it ends at 9000; {flushed} 10000"),
+        (27, 1, None, END, "error", f"it ends at 10000; {flushed} 10005"),
+        (27, 2, None, END, "error", f"it ends at 10000; {flushed} 10005"),
+        (28, 2, None, END, "warning", f"it ends at 10000; {flushed} 10005"),
     ]
     assert [
         (each.partition, each.broker, each.offset, each.severity, each.detail)
@@ -198,6 +224,7 @@ def test_what_was_committed(spark: SparkSession) -> None:
     ] == [
         (24, 1, END, "error", f"high watermark {INT64_MAX}, log end 10000"),
         (24, 3, END, "warning", "high watermark 10001, log end 10000"),
+        (30, 3, END, "error", f"high watermark 10000; {refuted}"),
     ]
 
 

@@ -16,6 +16,10 @@ from tests.unit.audit.checks.logs import log
 NAME = TopicPartition("t", 0)
 NOT_GIVEN = "its data directory was not given"
 NOT_ASSIGNED = "the metadata do not assign the partition to this broker"
+GREW = (
+    "its log ends at 100, and its broker had stopped in order with 90: the files were changed"
+    " since, or the metadata are older than they are"
+)
 UNKNOWN = "no high watermark of it is known, and so nothing was judged of its"
 
 
@@ -180,6 +184,72 @@ CASES = {
         2,
         assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
     ),
+    "killed: the leader has lost its end, which its followers have replicated from it": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), "killed", high_watermark=80),
+            replica(2, WHOLE, "killed", high_watermark=80),
+            replica(3, log((0, 40), (5, 98)), "killed", high_watermark=80),
+        ],
+        98,
+        {1: 90, 2: 100, 3: 98},
+        2,
+    ),
+    "killed: the leader has lost all of its epoch": Case(
+        [
+            replica(1, log((0, 40)), "killed", high_watermark=0),
+            replica(2, WHOLE, "killed", high_watermark=0),
+            replica(3, WHOLE, "killed", high_watermark=0),
+        ],
+        100,
+        {1: 40, 2: 100, 3: 100},
+        2,
+    ),
+    "killed: a follower has more, of an epoch before the leader's": Case(
+        [
+            replica(1, log((0, 40), (4, 60)), "killed", high_watermark=50),
+            replica(2, log((0, 40), (4, 90)), "killed", high_watermark=50),
+        ],
+        60,
+        {1: 60, 2: 60},
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a follower with more is damaged, and proves nothing": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), "killed", high_watermark=80),
+            replica(2, replace(WHOLE, is_whole=False), "killed", high_watermark=80),
+        ],
+        90,
+        {1: 90, 2: 90},
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a follower has more than it stopped with, which proves nothing": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), high_watermark=90),
+            replica(2, WHOLE, high_watermark=90),
+        ],
+        90,
+        {1: 90, 2: 90},
+        assigned=assignment(isr=(1,), replicas=(1, 2), left=dict.fromkeys((1, 2), Left(5, 90))),
+        unjudged=[(2, GREW, True)],
+    ),
+    "killed: a follower alone claims more than an in-sync log has": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=95),
+            replica(2, log((0, 40), (5, 96)), "killed", high_watermark=95),
+            replica(3, WHOLE, "killed", high_watermark=100),
+        ],
+        96,
+        {1: 100, 2: 96, 3: 100},
+    ),
+    "killed: the leader claims so, too": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=97),
+            replica(2, log((0, 40), (5, 96)), "killed", high_watermark=95),
+            replica(3, WHOLE, "killed", high_watermark=100),
+        ],
+        100,
+        {1: 100, 2: 96, 3: 100},
+    ),
     "what a running broker left with once is nothing to it now": Case(
         [replica(broker, log((0, 40)), "live", high_watermark=40) for broker in (1, 2)],
         40,
@@ -342,11 +412,18 @@ CASES = {
         100,
         {1: 100, 2: 0, 3: 100},
     ),
-    "the leader's log is lost, and no high watermark is known": Case(
+    "the leader's log is lost, from which the others had replicated": Case(
+        [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
+        100,
+        {1: 0, 2: 100, 3: 100},
+        2,
+    ),
+    "the leader's log is lost, and the others have nothing of its epoch": Case(
         [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
         0,
         {1: 0, 2: 100, 3: 100},
         2,
+        assigned=assignment(epoch=6),
         unjudged=[
             (1, "it is in sync and its log is not there; others end at 100", True),
             (None, f"{UNKNOWN} 100 records", True),
@@ -455,7 +532,7 @@ CASES = {
         ],
         0,
         {1: 0, 2: 0, 3: 0},
-        assigned=assignment(isr=(1,)),
+        assigned=assignment(isr=(1,), epoch=6),
         unjudged=[(None, NO_WORD, True)],
     ),
     "no log is there, of a partition that never had another leader": Case(
@@ -548,13 +625,14 @@ def test_the_metadata_say_with_what_a_broker_left(
     found: ReplicaFacts, left: Left, counts: bool
 ) -> None:
     """A log is judged as it was left, whatever its files have become since; and that it is known
-    is no doubt."""
+    is no doubt, unless the log has grown."""
     assigned = {NAME: assignment(isr=(1,), replicas=(1, 2), left={1: Left(5, 100), 2: left})}
     rows, unjudged = judge([replica(1, WHOLE), found], assigned, {1: "stopped", 2: found.state})
     assert [row.in_isr for row in rows] == [True, counts]
     assert [row.left_end for row in rows] == [100, left.log_end]
     assert {row.judged_end for row in rows} == {100}
-    assert not unjudged
+    has_grown = found.log.log_end > left.log_end
+    assert unjudged == ([Unjudged(GREW, True, *NAME, 2)] if has_grown else [])
 
 
 def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() -> None:
@@ -586,6 +664,7 @@ def test_a_partition_that_the_metadata_lack_holds_the_verdict_back() -> None:
 
 
 WITHOUT_LOG = (None, None, None, 0)
+NO_ENDS = (None, None)
 
 
 def test_rows_are_those_of_the_table() -> None:
@@ -596,7 +675,58 @@ def test_rows_are_those_of_the_table() -> None:
     rows, _ = judge([stopped, stray], {NAME: compacted}, {1: "stopped", 2: "killed"})
     assert all(list(asdict(row)) == model.REPLICAS.names for row in rows)
     assert [tuple(asdict(row).values()) for row in rows] == [
-        (1, "t", 0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, None, "stopped"),
-        (2, "t", 0, False, False, False, True, None, None, 0, *WITHOUT_LOG, 100, None, "killed"),
-        (4, "unknown", 0, None, None, True, False, None, None, 0, *WITHOUT_LOG, 0, None, "stopped"),
+        (
+            1,
+            "t",
+            0,
+            True,
+            True,
+            True,
+            True,
+            3,
+            0,
+            100,
+            5,
+            100,
+            90,
+            100,
+            100,
+            *NO_ENDS,
+            100,
+            "stopped",
+        ),
+        (
+            2,
+            "t",
+            0,
+            False,
+            False,
+            False,
+            True,
+            None,
+            None,
+            0,
+            *WITHOUT_LOG,
+            100,
+            *NO_ENDS,
+            100,
+            "killed",
+        ),
+        (
+            4,
+            "unknown",
+            0,
+            None,
+            None,
+            True,
+            False,
+            None,
+            None,
+            0,
+            *WITHOUT_LOG,
+            0,
+            *NO_ENDS,
+            0,
+            "stopped",
+        ),
     ]
