@@ -31,6 +31,7 @@ from minibroker.audit.files.checkpoints import (
     explain,
     parse_offset_name,
     read_meta,
+    read_run,
     read_topic_id,
 )
 from minibroker.audit.model import Finding, Severity
@@ -114,6 +115,7 @@ class BrokerDirectory:
     """One data directory. `ignored` are the names in it that are not logs.
 
     `broker` is UNKNOWN_BROKER if it cannot be read; then there are no logs, and a problem.
+    `directory_id` is "" if it has none; `run` counts its starts, None if that cannot be read.
     """
 
     path: Path
@@ -123,6 +125,8 @@ class BrokerDirectory:
     logs: tuple[LogDirectory, ...]
     ignored: tuple[str, ...]
     problems: tuple[Unreadable, ...]
+    directory_id: str = ""
+    run: int | None = None
 
 
 def find_brokers(paths: Sequence[Path]) -> tuple[BrokerDirectory, ...]:
@@ -189,6 +193,7 @@ def _read_broker(root: Path) -> BrokerDirectory:
     meta = read_meta(root)
     if isinstance(meta, Unreadable):
         return BrokerDirectory(root, UNKNOWN_BROKER, "", KILLED, (), (), (meta,))
+    run = read_run(root)
     state, names = KILLED, list[str]()
     logs: list[LogDirectory] = []
     ignored: list[str] = []
@@ -215,6 +220,8 @@ def _read_broker(root: Path) -> BrokerDirectory:
         tuple(logs),
         tuple(ignored),
         tuple(problems),
+        meta.directory_id,
+        run if isinstance(run, int) else None,
     )
 
 

@@ -125,6 +125,7 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
     inputs.unjudged += (_came_late(broker) for broker in brokers if broker not in known)
     for broker in known:
         inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
+    _compare_directories(inputs)
     _name_unknown_logs(inputs)
     _drop_foreign_logs(inputs)
     for log in inputs.logs:
@@ -144,6 +145,32 @@ def _refuse_others(brokers: Iterable[BrokerDirectory], cluster: Cluster) -> None
                 f"the metadata are of cluster {cluster.cluster_id}, and {broker.path} is of"
                 f" {broker.cluster_id}"
             )
+
+
+def _compare_directories(inputs: Inputs) -> None:
+    """Hold the verdict back for directories that are not those that the metadata know.
+
+    An older copy of a directory lacks what its broker has stored since, and older metadata do not
+    know what brokers have stored since: neither need show in the logs.
+    """
+    for broker in inputs.brokers if inputs.cluster else ():
+        assert inputs.cluster is not None
+        admitted = inputs.cluster.admitted.get(broker.broker)
+        if admitted is None or broker.state == LIVE:
+            continue
+        if broker.directory_id and broker.directory_id != admitted.directory_id:
+            reason = f"its id is {broker.directory_id}, and the metadata know another"
+            reason += f" data directory of this broker, {admitted.directory_id}"
+        elif broker.run is not None and broker.run < admitted.run:
+            reason = f"it is an older copy: its broker had been started {broker.run} times, and the"
+            reason += f" metadata know of {admitted.run}"
+        elif broker.run is not None and broker.run > admitted.run and broker.state == STOPPED:
+            reason = f"the metadata are older than it: its broker has been started {broker.run}"
+            reason += f" times, and they know of {admitted.run}"
+        else:
+            continue
+        reason = f"{broker.path}: {reason}"
+        inputs.unjudged.append(Unjudged(reason, holds_back=True, broker=broker.broker))
 
 
 def _came_late(broker: BrokerDirectory) -> Unjudged:

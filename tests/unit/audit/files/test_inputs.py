@@ -74,6 +74,32 @@ def test_logs_of_topics_that_the_metadata_do_not_know(
         assert inputs.unjudged == [Unjudged(reason, True, *NAME, node) for node in NODES]
 
 
+DIRECTORIES = {
+    "the one that the metadata know": ({}, "stopped", ""),
+    "another one": ({"directory_id": "77"}, "stopped", "its id is 02"),
+    "an older copy": ({"run": 3}, "stopped", "it is an older copy: its broker had been started 1"),
+    "an older copy, killed": ({"run": 3}, "killed", "it is an older copy"),
+    "metadata that are older": ({"run": 0}, "stopped", "the metadata are older than it"),
+    "a start that failed": ({"run": 0}, "killed", ""),
+}
+
+
+@pytest.mark.parametrize(("said", "state", "reason"), DIRECTORIES.values(), ids=DIRECTORIES)
+def test_directories_of_another_time_than_the_metadata(
+    tmp_path: Path, exported: dict[str, Any], said: dict[str, Any], state: str, reason: str
+) -> None:
+    """Nothing in their logs need show what happened between."""
+    root = tmp_path / "broker-2"
+    fields = (line.split("=", 1) for line in (root / "meta.properties").read_text().splitlines())
+    known = {"node_id": 2, "directory_id": dict(fields)["directory.id"], "run": 1}
+    exported["directories"] = [known | said]
+    if state == "killed":
+        (root / "clean-shutdown").unlink()
+    unjudged = read(tmp_path, exported).unjudged
+    assert [(each.broker, each.holds_back) for each in unjudged] == ([(2, True)] if reason else [])
+    assert all(each.reason.startswith(f"{root}: {reason}") for each in unjudged)
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_a_directory_that_appears_meanwhile_is_not_judged(
     tmp_path: Path, exported: dict[str, Any], node: int
