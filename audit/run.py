@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import coalesce, col, lit
+from pyspark.sql.functions import broadcast, coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.arrow import compute as pc
@@ -34,7 +34,13 @@ from minibroker.audit.checks.extent import (
 from minibroker.audit.checks.facts import log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
-from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_frame, will_be_empty
+from minibroker.audit.checks.local_frames import (
+    ROWS_MAX,
+    from_rows,
+    local_frame,
+    local_rows,
+    will_be_empty,
+)
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
@@ -48,6 +54,7 @@ from minibroker.audit.files.unreadable import (
     find_unreadable,
     removed_since,
     unjudged_files,
+    unreadable_logs,
 )
 from minibroker.audit.files.written import WrittenBatches, count_batches, with_positions
 from minibroker.audit.model import (
@@ -156,6 +163,9 @@ class _Run:
             batches = self._scan(inputs)
         with self._stages.stage("comparing how far they go"):
             facts = log_facts(batches)
+            self._add_unreadable(inputs, facts)
+            if inputs.hidden:
+                batches = _without(batches, inputs.hidden)
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, self._written)
         with self._stages.stage("running the checks"):
@@ -211,14 +221,28 @@ class _Run:
     def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
         assignments = inputs.cluster.assignments if inputs.cluster else None
         states = {broker.broker: broker.state for broker in inputs.brokers}
-        rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
+        found = [*_replica_facts(inputs, facts)]
+        rows, unjudged = judge(found, assignments, states, inputs.hidden)
         self._known.unjudged += unjudged
-        self._known.unjudged += unjudged_files(self._unreadable, inputs.brokers, rows)
         if not self._options.checks or "missing-committed" in self._options.checks:
             self._known.findings += _emptied(inputs, rows)
         if note := _left_in_sync(rows, assignments or {}):
             self._known.notes.append(note)
         return rows
+
+    def _add_unreadable(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> None:
+        """Record the segments that cannot be read, and hide their logs from the checks.
+
+        What such a segment holds is unknown, so nothing can be said of what its log lacks. Whether
+        the log must be judged is known from what can be read.
+        """
+        if not self._unreadable:
+            return
+        assignments = inputs.cluster.assignments if inputs.cluster else None
+        states = {broker.broker: broker.state for broker in inputs.brokers}
+        rows, _ = judge([*_replica_facts(inputs, facts)], assignments, states, inputs.hidden)
+        self._known.unjudged += unjudged_files(self._unreadable, inputs.brokers, rows)
+        inputs.hide(unreadable_logs(self._unreadable, inputs.brokers))
 
     def _tables(
         self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow], sizes: Sizes
@@ -344,6 +368,18 @@ class _Run:
         return summary
 
 
+def _without(batches: DataFrame, hidden: Collection[Replica]) -> DataFrame:
+    """Return the batches of the other logs."""
+    rows = local_rows(batches)
+    if rows is not None:
+        names = zip(*(rows[name].to_pylist() for name in Replica._fields), strict=True)
+        kept = rows.filter(pa.array([name not in hidden for name in names], pa.bool_()))
+        return local_frame(batches.sparkSession, kept, batches.schema)
+    listed = pa.schema([BATCHES.field(name) for name in Replica._fields])
+    others = from_rows(batches.sparkSession, listed, sorted(hidden))
+    return batches.join(broadcast(others), [*Replica._fields], "left_anti")
+
+
 def _name(row: ReplicaRow) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
 
@@ -434,7 +470,7 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
         Replica(broker, name.topic, name.partition)
         for name, assignment in (inputs.cluster.assignments if inputs.cluster else {}).items()
         for broker in assignment.replicas
-        if broker in states
+        if broker in states and Replica(broker, *name) not in inputs.hidden
     }
     for replica in sorted(there.keys() | assigned):
         log = there.get(replica)

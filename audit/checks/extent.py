@@ -34,12 +34,12 @@ one goes further or has no damage of its own. So a finding names, as far as poss
 is wrong.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from minibroker.audit.files.cluster import Assignment, Left
-from minibroker.audit.files.directories import LIVE, STOPPED
+from minibroker.audit.files.directories import LIVE, STOPPED, Replica
 from minibroker.audit.files.inputs import Trace
 from minibroker.audit.summary import Unjudged, plural
 from minibroker.protocol.types import TopicPartition
@@ -183,12 +183,14 @@ def judge(
     found: Sequence[ReplicaFacts],
     assignments: Mapping[TopicPartition, Assignment] | None,
     brokers: Mapping[int, str],
+    hidden: Collection[Replica] = (),
 ) -> tuple[list[ReplicaRow], list[Unjudged]]:
     """Return the rows of REPLICAS, and what could not be judged.
 
     `brokers` are those whose directories are at hand, with their states: an assigned replica that
     is not in `found` is a lost log on such a broker, and unknown on any other. A partition that the
     metadata do not name is judged as if no metadata were given, and holds the verdict back.
+    `hidden` logs exist and cannot be read: they are not in `found`, and they are not lost.
     """
     names = {TopicPartition(replica.topic, replica.partition) for replica in found}
     names.update(assignments or ())
@@ -199,9 +201,19 @@ def judge(
     for replica in found:
         by_name[TopicPartition(replica.topic, replica.partition)].append(replica)
     for name, replicas in by_name.items():
-        partition = _Partition(name, replicas, (assignments or {}).get(name), brokers)
+        readable = {
+            broker: state
+            for broker, state in brokers.items()
+            if Replica(broker, *name) not in hidden
+        }
+        partition = _Partition(name, replicas, (assignments or {}).get(name), readable)
         rows += partition.rows()
-        unjudged += partition.unjudged
+        # Why a hidden log cannot be judged was said where it was found.
+        unjudged += (
+            each
+            for each in partition.unjudged
+            if each.broker is None or Replica(each.broker, *name) not in hidden
+        )
         if assignments is not None and name not in assignments:
             reason = "the metadata do not have this partition: they may be older than its logs"
             unjudged.append(Unjudged(reason, True, *name))

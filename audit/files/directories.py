@@ -116,6 +116,7 @@ class BrokerDirectory:
 
     `broker` is UNKNOWN_BROKER if it cannot be read; then there are no logs, and a problem.
     `directory_id` is "" if it has none; `run` counts its starts, None if that cannot be read.
+    `hidden` are the logs whose directories cannot be listed; they are among the problems, too.
     """
 
     path: Path
@@ -127,6 +128,7 @@ class BrokerDirectory:
     problems: tuple[Unreadable, ...]
     directory_id: str = ""
     run: int | None = None
+    hidden: tuple[Replica, ...] = ()
 
 
 def find_brokers(paths: Sequence[Path]) -> tuple[BrokerDirectory, ...]:
@@ -198,6 +200,7 @@ def _read_broker(root: Path) -> BrokerDirectory:
     logs: list[LogDirectory] = []
     ignored: list[str] = []
     problems: list[Unreadable] = []
+    hidden: list[Replica] = []
     try:
         names = sorted(os.listdir(root))
         state = _read_state(root)
@@ -209,6 +212,8 @@ def _read_broker(root: Path) -> BrokerDirectory:
         if isinstance(log, LogDirectory):
             logs.append(log)
         elif isinstance(log, Unreadable):
+            assert replica is not None
+            hidden.append(replica)
             problems.append(log)
         elif os.path.isdir(path) or replica is not None:
             ignored.append(name.encode(errors="backslashreplace").decode())
@@ -222,6 +227,7 @@ def _read_broker(root: Path) -> BrokerDirectory:
         tuple(problems),
         meta.directory_id,
         run if isinstance(run, int) else None,
+        tuple(hidden),
     )
 
 

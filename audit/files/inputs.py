@@ -19,6 +19,7 @@ from minibroker.audit.files.checkpoints import (
     EPOCH_STARTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     Snapshot,
     Unreadable,
@@ -81,7 +82,8 @@ class Inputs:
     """All small inputs. `findings`, `notes` and `unjudged` are results of reading them.
 
     `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS. `traces` has for each log
-    the file beside its segments that implies the highest end.
+    the file beside its segments that implies the highest end. `hidden` are logs that exist and
+    cannot be judged, since they cannot be read or are of another topic: what they lack is unknown.
     """
 
     brokers: tuple[BrokerDirectory, ...]
@@ -90,6 +92,7 @@ class Inputs:
     epoch_starts: list[Row] = field(default_factory=list)
     producers: list[Row] = field(default_factory=list)
     traces: dict[Replica, Trace] = field(default_factory=dict)
+    hidden: set[Replica] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unjudged: list[Unjudged] = field(default_factory=list)
@@ -98,6 +101,17 @@ class Inputs:
     def logs(self) -> Iterator[LogDirectory]:
         """All logs, by broker."""
         return (log for broker in self.brokers for log in broker.logs)
+
+    def hide(self, replicas: Collection[Replica]) -> None:
+        """Remove these logs from all inputs, and remember them as hidden."""
+        self.hidden.update(replicas)
+        self.brokers = tuple(
+            replace(broker, logs=tuple(log for log in broker.logs if log.replica not in replicas))
+            for broker in self.brokers
+        )
+        self.epoch_starts = [row for row in self.epoch_starts if row[:3] not in replicas]
+        self.producers = [row for row in self.producers if row[:3] not in replicas]
+        self.traces = {each: found for each, found in self.traces.items() if each not in replicas}
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -125,6 +139,7 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
     inputs.unjudged += (_came_late(broker) for broker in brokers if broker not in known)
     for broker in known:
         inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
+        inputs.hidden.update(broker.hidden)
     _compare_directories(inputs)
     _name_unknown_logs(inputs)
     _drop_foreign_logs(inputs)
@@ -258,11 +273,12 @@ def _drop_foreign_logs(inputs: Inputs) -> None:
     that name do.
     """
     topic_ids = inputs.topic_ids
+    right = {log.topic for log in inputs.logs if log.topic_id == topic_ids.get(log.topic)}
     kept = []
     for broker in inputs.brokers:
         foreign = [log for log in broker.logs if log.topic_id not in ("", topic_ids.get(log.topic))]
         for log in foreign:
-            _tell_foreign(log, inputs)
+            _tell_foreign(log, inputs, right)
         names = {TopicPartition(log.topic, log.partition) for log in foreign}
         inputs.checkpoints[broker.broker] = inputs.checkpoints[broker.broker].without(names)
         logs = tuple(log for log in broker.logs if log not in foreign)
@@ -270,15 +286,27 @@ def _drop_foreign_logs(inputs: Inputs) -> None:
     inputs.brokers = tuple(kept)
 
 
-def _tell_foreign(log: LogDirectory, inputs: Inputs) -> None:
+def _tell_foreign(log: LogDirectory, inputs: Inputs, right: Collection[str]) -> None:
+    """Say why a log is not judged; `right` are the topics of which some log has the right id."""
     if inputs.cluster is None:
         inputs.notes.append(f"{log.path} is of another topic than most logs of that name")
-    elif log.topic_id in inputs.cluster.deleted_ids:
+        return
+    if log.topic_id in inputs.cluster.deleted_ids:
         inputs.notes.append(f"{log.path} is of a topic that was deleted")
-    else:
-        reason = f"the metadata do not know its topic ({log.topic_id}), and may be older than it"
-        unjudged = Unjudged(reason, True, log.topic, log.partition, log.broker)
-        inputs.unjudged.append(unjudged)
+        return
+    inputs.hidden.add(log.replica)
+    if log.topic in right:
+        detail = (
+            f"{PARTITION_METADATA} has the topic id {log.topic_id}, and the metadata have"
+            f" {inputs.cluster.topic_ids[log.topic]}: the log is of another topic, or the file was"
+            " changed; its records were not judged"
+        )
+        found = Finding("checkpoint", Severity.ERROR, *_place(log), detail=detail)
+        inputs.findings.append(found)
+        return
+    reason = f"the metadata do not know its topic ({log.topic_id}), and may be older than it"
+    unjudged = Unjudged(reason, True, log.topic, log.partition, log.broker)
+    inputs.unjudged.append(unjudged)
 
 
 def _most_common_ids(logs: Iterable[LogDirectory]) -> dict[str, str]:
@@ -295,6 +323,7 @@ def _name_unknown_logs(inputs: Inputs) -> None:
         if broker.state != STOPPED:
             continue
         there = {TopicPartition(log.topic, log.partition) for log in broker.logs}
+        there |= {TopicPartition(each.topic, each.partition) for each in broker.hidden}
         for name in sorted(inputs.checkpoints[broker.broker].high_watermarks.keys() - there):
             inputs.findings.append(
                 Finding(

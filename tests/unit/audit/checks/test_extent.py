@@ -8,6 +8,7 @@ import pytest
 from minibroker.audit import model
 from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, judge
 from minibroker.audit.files.cluster import Assignment, Left
+from minibroker.audit.files.directories import Replica
 from minibroker.audit.files.inputs import Trace
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
@@ -651,6 +652,15 @@ def test_who_is_not_assigned_does_not_count_as_in_sync() -> None:
     found = [replica(broker, WHOLE, high_watermark=100) for broker in (1, 7)]
     rows, _ = judge(found, assigned, {1: "stopped", 7: "stopped"})
     assert [row.in_isr for row in rows] == [True, False]
+
+
+def test_a_log_that_cannot_be_read_is_not_one_that_is_lost() -> None:
+    """It neither shortens what the others are judged by, nor is it said to lack anything."""
+    found = [replica(broker, WHOLE, "killed", high_watermark=100) for broker in (1, 2)]
+    states = dict.fromkeys((1, 2, 3), "killed")
+    rows, unjudged = judge(found, {NAME: assignment()}, states, {Replica(3, *NAME)})
+    assert [(row.broker, row.judged_end) for row in rows] == [(1, 100), (2, 100)]
+    assert unjudged == [], "it was said where it was found"
 
 
 def test_a_partition_that_the_metadata_lack_holds_the_verdict_back() -> None:

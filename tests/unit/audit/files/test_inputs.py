@@ -1,6 +1,7 @@
 """What the driver reads by itself: whose logs are judged, and what of them is known."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,35 @@ def test_directories_of_another_time_than_the_metadata(
     unjudged = read(tmp_path, exported).unjudged
     assert [(each.broker, each.holds_back) for each in unjudged] == ([(2, True)] if reason else [])
     assert all(each.reason.startswith(f"{root}: {reason}") for each in unjudged)
+
+
+def test_a_topic_id_that_the_other_replicas_do_not_have(
+    tmp_path: Path, exported: dict[str, Any]
+) -> None:
+    """It is said as that, an error of its broker; nothing is said to be lost."""
+    path = tmp_path / "broker-2" / f"{TOPIC}-0"
+    (path / "partition.metadata").write_text("version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA\n")
+    inputs = read(tmp_path, exported)
+    assert [log.broker for log in inputs.logs] == [1, 3]
+    [found] = inputs.findings
+    assert (found.check, found.severity, found.broker) == ("checkpoint", "error", 2)
+    said = f"has the topic id {OTHER_ID}, and the metadata have {TOPIC_ID.hex()}"
+    assert said in found.detail
+    assert inputs.hidden == {Replica(2, *NAME)}
+    assert inputs.unjudged == []
+
+
+def test_a_log_whose_directory_cannot_be_listed_is_hidden(
+    tmp_path: Path, exported: dict[str, Any]
+) -> None:
+    """Its path is a link to itself, which nobody can follow; it is not gone."""
+    path = tmp_path / "broker-2" / f"{TOPIC}-0"
+    shutil.rmtree(path)
+    path.symlink_to(path.name)
+    inputs = read(tmp_path, exported)
+    assert inputs.hidden == {Replica(2, *NAME)}
+    assert [(each.broker, each.holds_back) for each in inputs.unjudged] == [(2, True)]
+    assert not [each for each in inputs.findings if "it is not there" in each.detail]
 
 
 @pytest.mark.parametrize("node", NODES)
