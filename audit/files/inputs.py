@@ -262,6 +262,7 @@ def _place(log: LogDirectory) -> tuple[str, int, int]:
 
 
 def _producer_rows(log: LogDirectory, snapshot: Snapshot) -> Iterator[Row]:
+    yield (*log.replica, snapshot.offset, None, None, None, None)
     for producer in snapshot.producers:
         yield (*log.replica, snapshot.offset, *producer)
 
