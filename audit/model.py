@@ -133,8 +133,8 @@ EPOCH_STARTS: Final = pa.schema(
     ]
 )
 
-# One row per producer in a `.snapshot`; `offset` is the one in the file's name: the snapshot covers
-# the batches below it.
+# One row per producer in a `.snapshot`, and one without a producer; `offset` is the one in the
+# file's name: the snapshot covers the batches below it.
 PRODUCERS: Final = pa.schema(
     [
         *_REPLICA,
@@ -197,6 +197,7 @@ FINDINGS: Final = pa.schema(
         pa.field("segment", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("detail", pa.string()),
+        pa.field("more", pa.int64()),  # findings of the same check and replica that were left out
     ]
 )
 
@@ -223,6 +224,7 @@ class Finding:
     segment: int | None = None
     position: int | None = None
     detail: str = ""
+    more: int | None = None
 
 
 @dataclass(frozen=True)

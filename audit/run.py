@@ -138,6 +138,7 @@ class _Known:
     unjudged: list[Unjudged] = field(default_factory=list)
     checks: list[CheckRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    capped: set[str] = field(default_factory=set)  # checks that found more than are kept
     committed: Mapping[TopicPartition, tuple[Committed, ...]] = field(default_factory=dict)
 
 
@@ -315,6 +316,7 @@ class _Run:
             findings, seconds = done.get(name, ([], 0.0))
             if len(findings) > OF_CHECK_MAX:
                 findings.pop()
+                self._known.capped.add(name)
                 note = f"{name} found more than {OF_CHECK_MAX:,}; the worst are kept."
                 self._known.notes.append(note)
             if name in ledgers.CHECKS:
@@ -355,7 +357,7 @@ class _Run:
             sizes=sizes,
             ledger=ledger,
             checks=tuple(self._known.checks),
-            counts=count_findings(findings),
+            counts=count_findings(findings, self._known.capped),
             worst=worst_of(findings),
             unjudged=tuple(self._known.unjudged),
             notes=tuple(self._known.notes),

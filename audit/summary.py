@@ -14,7 +14,7 @@ name ends in `_ms`.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -120,11 +120,12 @@ class CheckRun:
 
 @dataclass(frozen=True, slots=True)
 class FindingCount:
-    """The number of findings of one check and severity."""
+    """The number of findings of one check and severity; `is_capped` if others were left out."""
 
     check: str
     severity: Severity
     count: int
+    is_capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,9 @@ class Summary:
             case Verdict.FAILED:
                 return f"The audit failed: {self.failure}."
             case Verdict.FINDINGS:
-                return f"{self._found()}: {in_words(self.worst) if self.worst else 'see below'}."
+                found = self._found()
+                named = in_words(self.worst) if self.worst else "see below"
+                return f"{found[:1].upper()}{found[1:]}: {named}."
             case Verdict.COULD_NOT_CHECK:
                 return f"Could not check: {self._held_back()}."
             case Verdict.CLEAN:
@@ -243,9 +246,19 @@ class Summary:
         """Return how many findings of a severity there are."""
         return sum(each.count for each in self.counts if each.severity is severity)
 
+    def counted(self, severity: Severity) -> str:
+        """Return how many findings of a severity there are, in words: `3 errors`; if some were left
+        out, `at least 100 errors`."""
+        counted = plural(self.count(severity), severity)
+        return f"at least {counted}" if self.is_capped(severity) else counted
+
+    def is_capped(self, severity: Severity) -> bool:
+        """Whether findings of a severity were left out of the count."""
+        return any(each.is_capped for each in self.counts if each.severity is severity)
+
     def _found(self) -> str:
         counts = [
-            plural(self.count(severity), severity)
+            self.counted(severity)
             for severity in (Severity.ERROR, Severity.WARNING)
             if self.count(severity)
         ]
@@ -282,7 +295,7 @@ class Summary:
 
     def _clean_beside(self) -> str:
         warnings = self.count(Severity.WARNING)
-        return f"Clean, with {plural(warnings, 'warning')}" if warnings else "Clean"
+        return f"Clean, with {self.counted(Severity.WARNING)}" if warnings else "Clean"
 
     def _promise_kept(self) -> str:
         """Return what holds by the checks that were run; it names them unless all were run."""
@@ -336,11 +349,19 @@ class Summary:
         return summary
 
 
-def count_findings(findings: Iterable[Finding]) -> tuple[FindingCount, ...]:
-    """Return the number of findings by check and severity, the worst first."""
-    counted = Counter((finding.check, finding.severity) for finding in findings)
+def count_findings(
+    findings: Iterable[Finding], capped: Collection[str] = ()
+) -> tuple[FindingCount, ...]:
+    """Return the number of findings by check and severity, the worst first; `capped` are checks
+    that found more than are kept."""
+    counted: Counter[tuple[str, Severity]] = Counter()
+    left_out = set[tuple[str, Severity]]()
+    for finding in findings:
+        counted[finding.check, finding.severity] += 1
+        if finding.more or finding.check in capped:
+            left_out.add((finding.check, finding.severity))
     ordered = sorted(counted.items(), key=lambda each: (SEVERITIES.index(each[0][1]), each[0][0]))
-    return tuple(FindingCount(check, severity, count) for (check, severity), count in ordered)
+    return tuple(FindingCount(*kind, count, kind in left_out) for kind, count in ordered)
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

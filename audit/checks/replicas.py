@@ -380,7 +380,7 @@ def _finding(name: TopicPartition, found: Divergence, *, is_promised: bool) -> t
     grade = Severity.ERROR if is_promised else Severity.WARNING
     place = (None, None) if batch is None else (batch.segment, batch.position)
     brokers = (found.broker, found.other_broker)
-    return ("divergence", grade.value, *name, *brokers, found.offset, *place, detail)
+    return ("divergence", grade.value, *name, *brokers, found.offset, *place, detail, None)
 
 
 def _in_words(offset: int, batch: Batch | None) -> str:
