@@ -30,8 +30,8 @@ the current one. Without metadata all replicas at hand count as in sync.
 Logs are truncated to the epochs of the leader. If there is no leader or its log is not at hand, the
 in-sync replica with the newest last epoch takes its place, and among those the longest log: it
 would be elected. All logs are compared with the reference: that same log, unless another in-sync
-one goes further or has no damage of its own. So a finding names, as far as possible, the log that
-is wrong.
+one goes further, has no damage of its own, or is the same on more replicas. So a finding names, as
+far as possible, the log that is wrong.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -58,13 +58,15 @@ class LogFacts:
     """The extent of one log, by its batches. `first_offset` is None if there are none.
 
     `epoch_ends` ascend in epoch and in end; see `ascending`. `is_whole`: no batch fails its CRC,
-    each begins where another ends, and all epochs can be true.
+    each begins where another ends, and all epochs can be true. `digest` is equal for logs with the
+    same batches; None if unknown.
     """
 
     first_offset: int | None
     log_end: int
     epoch_ends: tuple[EpochEnd, ...] = ()
     is_whole: bool = True
+    digest: int | None = None
 
     @classmethod
     def empty(cls, base_offset: int = 0) -> "LogFacts":
@@ -272,6 +274,7 @@ class _Partition:
                 replica.broker in self._in_sync,
                 replica.log.log_end >= judged_end,
                 replica.log.is_whole,
+                self._agreeing(replica),
                 self._claim_to_lead(replica),
             ),
         )
@@ -369,6 +372,15 @@ class _Partition:
             replica.broker in self._in_sync,
             -1 if epoch is None else epoch,
             replica.log.log_end,
+        )
+
+    def _agreeing(self, replica: ReplicaFacts) -> int:
+        """Return how many in-sync logs are the same from end to end as this one."""
+        digest = replica.log.digest
+        return sum(
+            digest is not None and each.log.digest == digest
+            for each in self._replicas
+            if each.broker in self._in_sync
         )
 
     def _judged_end(self, kept: Mapping[int, int]) -> int:

@@ -218,6 +218,7 @@ def _ask_epochs(batches: DataFrame) -> Sequence[_Epoch]:
             sum_of("length").alias("length"),
             bit_xor("seams").alias("seams"),
             bool_or("has_bad_crc").alias("has_bad_crc"),
+            bit_xor("digest").alias("digest"),
         )
         .collect()
     )
@@ -242,6 +243,7 @@ def _epoch_of(name: dict[str, Any], found: Sequence[_Epoch]) -> _Epoch:
         "length": sum(row["length"] for row in found),
         "seams": reduce(xor, (row["seams"] for row in found)),
         "has_bad_crc": any(row["has_bad_crc"] for row in found),
+        "digest": reduce(xor, (row["digest"] for row in found)),
     }
 
 
@@ -264,4 +266,5 @@ def _facts(epochs: Sequence[_Epoch]) -> LogFacts:
         and len(epoch_ends) == len(epochs)
         and not any(row["has_bad_crc"] for row in epochs)
     )
-    return LogFacts(first_offset, log_end, epoch_ends, is_whole)
+    digest = reduce(xor, (row["digest"] for row in epochs))
+    return LogFacts(first_offset, log_end, epoch_ends, is_whole, digest)

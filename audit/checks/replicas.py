@@ -49,11 +49,13 @@ from minibroker.audit.checks.facts import (
 )
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
-from minibroker.audit.checks.log import seams
+from minibroker.audit.checks.log import seams, wrong_joints
+from minibroker.audit.checks.producers import wrong_steps
 from minibroker.audit.files.directories import LIVE, Replica
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Severity, Tables
 from minibroker.audit.summary import plural
+from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.types import TopicPartition
 
 BUCKET_BITS: Final = 12
@@ -119,12 +121,15 @@ def divergence(tables: Tables) -> DataFrame | None:
         return None
     pairs = _differing_pairs(batches, {name: logs[name] for name in suspected})
     evidence = _ledger_evidence(tables, pairs)
+    doubtful = _doubtful(tables)
     rows = []
     for name in suspected:
         promised = {each.broker: each.is_promised for each in logs[name]}
         rows += [
             _finding(name, found, is_promised=promised[found.broker])
-            for found in find_divergences(pairs[name], promised, evidence.get(name, {}))
+            for found in find_divergences(
+                pairs[name], promised, evidence.get(name, {}), doubtful.get(name, ())
+            )
         ]
     return as_findings("divergence", from_rows(batches.sparkSession, FINDINGS, rows))
 
@@ -345,7 +350,7 @@ def _ledger_evidence(
         for pair in each
         if pair.offset is not None
     }
-    found: dict[TopicPartition, dict[tuple[int, int], bool]] = {}
+    found = _commit_evidence(tables, pairs)
     if tables.ledger is None or not places:
         return found
     known = suspects(acknowledged(tables)).where(
@@ -365,6 +370,55 @@ def _ledger_evidence(
         place = (row["first"], row.broker)
         # Of several stretches that begin there, the longest ones differ, too.
         found.setdefault(name, {})[place] = found.get(name, {}).get(place, True) and row.is_held
+    return found
+
+
+def _commit_evidence(
+    tables: Tables, pairs: Mapping[TopicPartition, Sequence[Pair]]
+) -> dict[TopicPartition, dict[tuple[int, int], bool]]:
+    """Return the same for the offsets topic, whose records are in no ledger as such: whether a
+    broker has stored the last commits that groups were told of."""
+    homes = {name for name in pairs if name.topic == OFFSETS_TOPIC}
+    if not homes or tables.ledger is None or tables.committed is None:
+        return {}
+    told = {
+        (row.group, row.topic, row.partition): row.offset
+        for row in acknowledged(tables).commits.collect()
+    }
+    stored: dict[tuple[int, int], dict[tuple[str, str, int], int | None]] = {}
+    for row in tables.committed.where(col("problem").isNull()).collect():
+        key = (row.group, row.topic, row.partition)
+        stored.setdefault((row.home, row.broker), {})[key] = row.offset
+    found: dict[TopicPartition, dict[tuple[int, int], bool]] = {}
+    for name in homes:
+        logs = {broker: kept for (home, broker), kept in stored.items() if home == name.partition}
+        keys = {key for kept in logs.values() for key in kept if key in told}
+        right = {
+            broker: all(kept.get(key) == told[key] for key in keys) for broker, kept in logs.items()
+        }
+        if keys and len(set(right.values())) > 1:
+            found[name] = {
+                (pair.offset, broker): is_right
+                for pair in pairs[name]
+                if pair.offset is not None
+                for broker, is_right in right.items()
+            }
+    return found
+
+
+def _doubtful(tables: Tables) -> dict[TopicPartition, set[int]]:
+    """Return the brokers whose logs of a partition are known to lack or repeat something: they end
+    below what they once had, or offsets, epochs or sequences do not continue."""
+    found: dict[TopicPartition, set[int]] = {}
+    joints = wrong_joints(tables).select(*REPLICA).distinct().collect()
+    steps = wrong_steps(tables).where("NOT is_snapshot").select(*REPLICA).distinct().collect()
+    short = [
+        row
+        for row in tables.replicas.collect()
+        if row.log_end < max(row.left_end or 0, row.led_end or 0, row.recovery_point or 0)
+    ]
+    for row in (*joints, *steps, *short):
+        found.setdefault(TopicPartition(row.topic, row.partition), set()).add(row.broker)
     return found
 
 

@@ -171,6 +171,28 @@ def make_new(replica: Replica) -> None:
     (replica.directory / "leader-epoch-checkpoint").write_text("0\n0\n")
 
 
+def hide_last_segment(replica: Replica) -> None:
+    """A directory in its place: as unreadable as a file can be, for root too."""
+    path = max(replica.directory.glob("*.log"))
+    path.unlink()
+    path.mkdir()
+
+
+def rename_topic(replica: Replica) -> None:
+    """The file that names the log's topic names another."""
+    text = "version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA\n"
+    (replica.directory / "partition.metadata").write_text(text)
+
+
+def raise_high_watermark(replica: Replica) -> None:
+    """The broker's checkpoint claims more than any log has."""
+    path = replica.data_dir / "replication-offset-checkpoint"
+    start = f"{replica.topic} {replica.partition} "
+    rows = path.read_text().splitlines(keepends=True)
+    raised = (f"{start}{END + 8}\n" if row.startswith(start) else row for row in rows)
+    path.write_text("".join(raised))
+
+
 def first_leader(_: dict[int, Replica], described: Described) -> None:
     """The metadata know of no other leader than the first."""
     described["leader_epoch"] = 0
@@ -341,12 +363,14 @@ CASES: dict[str, Case] = {
         on(2, plant=always(spoil_body)), FOUND, [("divergence", 2, None)]
     ),
     "a body that nobody can read, on all": Case(
-        on(*NODES, plant=always(spoil_body)), FOUND, [("undecodable", None, None)]
+        on(*NODES, plant=always(spoil_body)),
+        FOUND,
+        [("undecodable", broker, None) for broker in NODES],
     ),
     "bodies that nobody can read, with segments between them that all can read": Case(
         on(*NODES, plant=spoil_first_and_last),
         FOUND,
-        [("undecodable", None, 0), ("undecodable", None, END - RECORDS)],
+        [("undecodable", broker, at) for broker in NODES for at in (0, END - RECORDS)],
     ),
     "records called a control batch, on one": Case(
         on(2, plant=always(flag_control)),
@@ -358,11 +382,28 @@ CASES: dict[str, Case] = {
         FOUND,
         [("undecodable", broker, None) for broker in NODES],
     ),
+    "a segment of one that nobody may read": Case(
+        on(2, plant=hide_last_segment), NOT_CHECKED, [], "cannot be read: unreadable"
+    ),
+    "the log of one has the id of another topic": Case(
+        on(2, plant=rename_topic), FOUND, [("checkpoint", 2, None)]
+    ),
+    "a follower's high watermark forged": Case(
+        on(3, plant=raise_high_watermark), FOUND, [("hw-beyond-leo", 3, END)]
+    ),
+    "a batch that nobody sent, on one": Case(
+        on(3, plant=lambda replica: append_forged(replica, b"forged")),
+        NOT_CHECKED,
+        [],
+        f"on broker 3: its log ends at {END + 1}",
+        told_code=FOUND,
+        told_places=[("unexpected", 3, END)],
+    ),
     "a batch that nobody sent, on all": Case(
         on(*NODES, plant=lambda replica: append_forged(replica, b"forged")),
-        CLEAN,
+        NOT_CHECKED,
         [],
-        "",
+        f"its log ends at {END + 1}, and its broker had stopped in order with {END}",
         told_code=FOUND,
         told_places=[("unexpected", broker, END) for broker in NODES],
     ),

@@ -4,6 +4,7 @@ Each log has ten batches of 1,000 offsets, so that digests of 4,096 cut it in th
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -108,6 +109,9 @@ FAULTY: Rows = [
     *log(1, 19, {5000: OTHER}),
     *log(2, 19, {8000: OTHER}),
     *log(3, 19),
+    # 20: two agree, and both have lost something since their brokers stopped
+    *(row for broker in (1, 2) for row in log(broker, 20, {5000: OTHER} | upto(8000))),
+    *log(3, 20),
 ]
 FAULTY_REPLICAS: Rows = [
     *(replica(broker, 10, in_isr=None) for broker in (1, 2, 3)),
@@ -118,6 +122,8 @@ FAULTY_REPLICAS: Rows = [
     replica(1, 16),
     replica(2, 16, log_start=2500),
     *(replica(broker, partition) for partition in (18, 19) for broker in (1, 2, 3)),
+    *(replica(broker, 20, log_end=8000, kept_end=8000, left_end=END) for broker in (1, 2)),
+    replica(3, 20, left_end=END),
 ]
 
 
@@ -142,6 +148,8 @@ def test_replicas_that_differ(spark: SparkSession) -> None:
         (19, 1, 2, 5000, 5000, "error"),
         (19, 2, 3, 8000, 8000, "error"),
         (19, 3, 2, 8000, 8000, "error"),
+        (20, 1, 3, 5000, 5000, "error"),
+        (20, 2, 3, 5000, 5000, "error"),
     ]
     batch = "the batch of offsets {} to {}, epoch {}, identity {:016x} (segment 0, position {})"
     assert found[0].detail == (
@@ -157,6 +165,7 @@ def test_replicas_that_differ(spark: SparkSession) -> None:
         "2 and 3 agree, 1 differs",
         "2 and 3 agree, 1 differs",
         *2 * ["2 differs, 3 differs, and which is right cannot be told"],
+        *2 * ["1 and 2 have other damage in this log, 3 has none"],
     ]
 
 
@@ -245,7 +254,9 @@ def test_facts_of_logs(spark: SparkSession) -> None:
     ]
     facts = log_facts(tables(spark, batches=batches).batches)
     by_partition = {name.partition: fact for name, fact in facts.items()}
-    assert by_partition.pop(0) == sound
+    digest = by_partition[0].digest
+    assert by_partition.pop(0) == replace(sound, digest=digest)
+    assert by_partition[3].digest != digest
     assert all(fact.first_offset == 0 and not fact.is_whole for fact in by_partition.values())
     assert {partition: fact.log_end for partition, fact in by_partition.items()} == {
         **dict.fromkeys((1, 3, 4, 5, 6), END),

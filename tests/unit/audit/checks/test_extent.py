@@ -457,6 +457,15 @@ CASES = {
         {1: 100, 2: 100, 3: 100},
         2,
     ),
+    "a leader that differs from two others that are the same": Case(
+        [
+            replica(1, replace(WHOLE, digest=7)),
+            *(replica(broker, replace(WHOLE, digest=8)) for broker in (2, 3)),
+        ],
+        100,
+        {1: 100, 2: 100, 3: 100},
+        2,
+    ),
     "it is not compared with one that is out of sync": Case(
         [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE, "killed")],
         100,
