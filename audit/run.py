@@ -24,13 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks import ledgers
 from minibroker.audit.checks.cached import caching, in_context
-from minibroker.audit.checks.extent import (
-    LogFacts,
-    ReplicaFacts,
-    ReplicaRow,
-    brokers_named,
-    judge,
-)
+from minibroker.audit.checks.doubts import brokers_named
+from minibroker.audit.checks.extent import ReplicaRow, judge
 from minibroker.audit.checks.facts import log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
@@ -41,6 +36,7 @@ from minibroker.audit.checks.local_frames import (
     local_rows,
     will_be_empty,
 )
+from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
@@ -227,6 +223,8 @@ class _Run:
         self._known.unjudged += unjudged
         if not self._options.checks or "missing-committed" in self._options.checks:
             self._known.findings += _emptied(inputs, rows)
+        if not self._options.checks or "gap" in self._options.checks:
+            self._known.findings += _skipping(inputs, rows)
         if note := _left_in_sync(rows, assignments or {}):
             self._known.notes.append(note)
         return rows
@@ -410,6 +408,30 @@ def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
                 row.broker,
                 offset=row.log_end,
                 detail=f"it is empty, and its index files tell of records up to offset {end}",
+            )
+
+
+def _skipping(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[Finding]:
+    """Yield the logs whose last segment is empty and begins beyond the end of the one before it: no
+    batch shows that offsets are missing between them."""
+    logs = {log.replica: log for log in inputs.logs}
+    for row in rows:
+        log = logs.get(Replica(row.broker, row.topic, row.partition))
+        if log is None or row.state == LIVE or row.first_offset is None:
+            continue
+        last = log.segments[-1]
+        if last.size == 0 and last.base_offset > row.log_end:
+            yield Finding(
+                "gap",
+                Severity.WARNING if row.in_isr is False else Severity.ERROR,
+                row.topic,
+                row.partition,
+                row.broker,
+                offset=row.log_end,
+                segment=last.base_offset,
+                position=0,
+                detail=f"offset {row.log_end} should follow, the next segment, which is empty,"
+                f" begins at {last.base_offset}",
             )
 
 

@@ -38,8 +38,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from xxhash import xxh3_64_digest
 
-from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
+from minibroker.audit.checks.log_ends import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX

@@ -272,10 +272,7 @@ def ask_wrong(tables: Tables) -> DataFrame:
     is_judged = is_known & ((col("state") != LIVE) | (col("offset") <= col("log_end")))
     is_wrong = when(
         col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
-    ).otherwise(
-        coalesce(col("base_sequence") != expected, lit(False))
-        | coalesce(col("previous.epoch") > col("stand.epoch"), lit(False))
-    )
+    ).otherwise(coalesce(col("base_sequence") != expected, lit(False)) | _is_epoch_older())
     # The steps that need the span before theirs, and the steps that a later span needs.
     at_ends = (
         steps.withColumns({"previous": _stand_before(in_span), "ends_run": ends_run})
@@ -288,6 +285,10 @@ def ask_wrong(tables: Tables) -> DataFrame:
         .where(is_wrong)
         .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
     )
+
+
+def _is_epoch_older() -> Column:
+    return coalesce(col("previous.epoch") > col("stand.epoch"), lit(False))
 
 
 def _in_order(*columns: str) -> WindowSpec:

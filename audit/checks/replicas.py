@@ -485,24 +485,7 @@ def missing_committed(tables: Tables) -> DataFrame | None:
     is_less = coalesce(col("log_end") < col("left_end"), lit(False))
     is_led = coalesce(col("log_end") < col("led_end"), lit(False))
     is_short = in_sync() & (col("log_end") < committed)
-    why = (
-        when(is_less, format_string("its broker had stopped in order with %d", "left_end"))
-        .when(
-            is_led,
-            format_string(
-                "broker %d has replicated up to %d from it, in the newest epoch: it leads with less"
-                " than its followers have, and what they have must not be truncated",
-                "longest",
-                "led_end",
-            ),
-        )
-        .when(is_unflushed, format_string("its broker had flushed it up to %d", "recovery_point"))
-        .otherwise(
-            format_string(
-                "broker %d has checkpointed a high watermark of %d", "committed.broker", committed
-            )
-        )
-    )
+    why = _what_was_there(is_less, is_led, is_unflushed)
     is_known = is_less | is_led
     found = ends.where(is_known | is_unflushed | is_short).withColumns(
         {
@@ -519,6 +502,25 @@ def missing_committed(tables: Tables) -> DataFrame | None:
         }
     )
     return as_findings("missing-committed", found)
+
+
+def _what_was_there(is_less: Column, is_led: Column, is_unflushed: Column) -> Column:
+    """Return how far a log once went and how that is known, in words."""
+    committed = format_string(
+        "broker %d has checkpointed a high watermark of %d", "committed.broker", "committed.offset"
+    )
+    led = format_string(
+        "broker %d has replicated up to %d from it, in the newest epoch: it leads with less than"
+        " its followers have, and what they have must not be truncated",
+        "longest",
+        "led_end",
+    )
+    return (
+        when(is_less, format_string("its broker had stopped in order with %d", "left_end"))
+        .when(is_led, led)
+        .when(is_unflushed, format_string("its broker had flushed it up to %d", "recovery_point"))
+        .otherwise(committed)
+    )
 
 
 def _is_short(row: Row) -> bool:

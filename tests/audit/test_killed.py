@@ -16,19 +16,22 @@ from pyspark.sql import SparkSession
 
 from tests.audit.test_verdicts import (
     CLEAN,
-    END,
     FOUND,
     NOT_CHECKED,
     Replica,
-    hide_last_segment,
     of_partition,
-    partitions_without_retention,
     value,
-    write_ledgers,
 )
 from tests.support.audited import audit
-from tests.support.damage import append_forged, cut_tail, delete_log, lower_checkpoints
+from tests.support.damage import (
+    append_forged,
+    cut_tail,
+    delete_log,
+    hide_last_segment,
+    lower_checkpoints,
+)
 from tests.support.made_cluster import BATCHES, EPOCHS, NODES, RECORDS, TOPIC, make_cluster
+from tests.support.made_ledgers import END, partitions_without_retention, write_ledgers
 from tests.support.processes import EXPORT
 
 LEADER = 3
@@ -84,7 +87,13 @@ def forged_claim(replicas: dict[int, Replica]) -> None:
     set_offset("replication-offset-checkpoint", END)(replicas[2])
 
 
+def skip(replicas: dict[int, Replica]) -> None:
+    """A last segment that is empty begins further on than the log goes."""
+    (replicas[1].directory / f"{END + 20:020}.log").touch()
+
+
 CASES = {
+    "an empty segment behind the log": Case(skip, FOUND, [1]),
     "nothing": Case(lambda replicas: None, CLEAN),
     "the leader has lost its end": Case(cut(LEADER), FOUND, [LEADER]),
     "the leader's log is gone": Case(

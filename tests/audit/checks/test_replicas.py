@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from minibroker.audit.checks.extent import EpochEnd, LogFacts
 from minibroker.audit.checks.facts import log_facts
+from minibroker.audit.checks.log_ends import EpochEnd, LogFacts
 from minibroker.audit.checks.replicas import CHECKS
 from minibroker.protocol.constants import INT64_MAX
 from tests.audit.checks.rows import Rows, found_by, tables
@@ -190,6 +190,31 @@ def test_what_was_committed(spark: SparkSession) -> None:
             replica(1, 24, high_watermark=INT64_MAX),
             replica(2, 24, high_watermark=END - 1),
             replica(3, 24, in_isr=False, high_watermark=END + 1),
+        ],
+    )
+    committed = "; broker {} has checkpointed a high watermark of 10000"
+    assert [
+        (each.partition, each.broker, each.other_broker, each.offset, each.severity, each.detail)
+        for each in found_by(CHECKS["missing-committed"](known))
+    ] == [
+        (20, 2, 1, 9000, "error", "it ends at 9000" + committed.format(1)),
+        (22, 2, 1, 9000, "warning", "it ends at 9000" + committed.format(1)),
+        (23, 1, 2, 5000, "error", "it ends at 5000" + committed.format(2)),
+    ]
+    assert [
+        (each.partition, each.broker, each.offset, each.severity, each.detail)
+        for each in found_by(CHECKS["hw-beyond-leo"](known))
+    ] == [
+        (24, 1, END, "error", f"high watermark {INT64_MAX}, log end 10000"),
+        (24, 3, END, "warning", "high watermark 10001, log end 10000"),
+    ]
+
+
+def test_what_a_log_once_had(spark: SparkSession) -> None:
+    """Who ends below it is found, and who claims more than can have been committed."""
+    known = tables(
+        spark,
+        replicas=[
             # 25: the leader has lost what the others replicated from it
             replica(1, 25, log_end=9000, kept_end=9000, led_end=END, high_watermark=9000),
             *(replica(broker, 25, high_watermark=9000) for broker in (2, 3)),
@@ -213,14 +238,10 @@ def test_what_was_committed(spark: SparkSession) -> None:
     )
     refuted = "by the leader's and by another in-sync log no more than 8000 was committed"
     flushed = "its broker had flushed it up to"
-    committed = "; broker {} has checkpointed a high watermark of 10000"
     assert [
         (each.partition, each.broker, each.other_broker, each.offset, each.severity, each.detail)
         for each in found_by(CHECKS["missing-committed"](known))
     ] == [
-        (20, 2, 1, 9000, "error", "it ends at 9000" + committed.format(1)),
-        (22, 2, 1, 9000, "warning", "it ends at 9000" + committed.format(1)),
-        (23, 1, 2, 5000, "error", "it ends at 5000" + committed.format(2)),
         (25, 1, 3, 9000, "error", f"it ends at 9000; {led}"),
         (26, 2, None, 9000, "error", f"it ends at 9000; {flushed} 10000"),
         (27, 1, None, END, "error", f"it ends at 10000; {flushed} 10005"),
@@ -230,11 +251,7 @@ def test_what_was_committed(spark: SparkSession) -> None:
     assert [
         (each.partition, each.broker, each.offset, each.severity, each.detail)
         for each in found_by(CHECKS["hw-beyond-leo"](known))
-    ] == [
-        (24, 1, END, "error", f"high watermark {INT64_MAX}, log end 10000"),
-        (24, 3, END, "warning", "high watermark 10001, log end 10000"),
-        (30, 3, END, "error", f"high watermark 10000; {refuted}"),
-    ]
+    ] == [(30, 3, END, "error", f"high watermark 10000; {refuted}")]
 
 
 def test_facts_of_logs(spark: SparkSession) -> None:

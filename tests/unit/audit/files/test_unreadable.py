@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, judge
+from minibroker.audit.checks.extent import judge
+from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.files.directories import (
     KILLED,
     LIVE,
