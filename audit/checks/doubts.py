@@ -156,7 +156,8 @@ class Doubts:
     def _add_newer_epochs(self) -> None:
         """Hold the verdict back if several logs have an epoch that the metadata do not know: they
         are older than the logs. In a single log it may be a flipped bit, which is found there."""
-        if self._assignment is None:
+        # A running broker may have been elected since the metadata were read.
+        if self._assignment is None or any(each.state == LIVE for each in self._replicas):
             return
         known = self._assignment.leader_epoch
         for epoch, count in self._newest.items():
