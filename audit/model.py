@@ -98,8 +98,10 @@ INDEX_ENTRIES: Final = pa.schema(
 # if no metadata were given. `kept_end` is the log's end after the truncation to the leader's epochs
 # (A11). Below `judged_end`, which all replicas of a partition share, every in-sync replica must
 # hold what the replica with `is_reference` holds. `left_end` is the log's end when its broker
-# stopped in order, null if the metadata do not have it. Logs of a compacted topic may have gaps,
-# different ones on each replica.
+# stopped in order, null if the metadata do not have it. `led_end` is how far the leader's log went,
+# by the logs that replicated from it in its own epoch; null where its own log says so.
+# `committed_end`, which all replicas of a partition share, is the largest high watermark that can
+# be believed. Logs of a compacted topic may have gaps, different ones on each replica.
 REPLICAS: Final = pa.schema(
     [
         *REPLICA_FIELDS,
@@ -116,6 +118,8 @@ REPLICAS: Final = pa.schema(
         pa.field("kept_end", pa.int64()),
         pa.field("judged_end", pa.int64()),
         pa.field("left_end", pa.int64()),
+        pa.field("led_end", pa.int64()),
+        pa.field("committed_end", pa.int64()),
         pa.field("state", pa.string()),  # of its broker: "stopped", "killed", "live"
     ]
 )
@@ -129,8 +133,8 @@ EPOCH_STARTS: Final = pa.schema(
     ]
 )
 
-# One row per producer in a `.snapshot`; `offset` is the one in the file's name: the snapshot covers
-# the batches below it.
+# One row per producer in a `.snapshot`, and one without a producer; `offset` is the one in the
+# file's name: the snapshot covers the batches below it.
 PRODUCERS: Final = pa.schema(
     [
         *REPLICA_FIELDS,
@@ -193,6 +197,7 @@ FINDINGS: Final = pa.schema(
         pa.field("segment", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("detail", pa.string()),
+        pa.field("more", pa.int64()),  # findings of the same check and replica that were left out
     ]
 )
 
@@ -227,14 +232,16 @@ class Finding:
     segment: int | None = None
     position: int | None = None
     detail: str = ""
+    more: int | None = None
 
 
 @dataclass(frozen=True)
 class Tables:
     """The input of the checks: Spark DataFrames of the schemas above.
 
-    `topic_ids` are the ids of the judged topics, by name, as the metadata had them at `known_at_ms`
-    (None: from the logs). `is_ledger_complete`: the ledgers cover all records that were sent.
+    `topic_ids` are the ids of the judged topics, by name; `deleted_ids` those of topics that the
+    metadata know as deleted. `ledgers` are the names of the files that were given as ledgers, as
+    the column `ledger` has them. `is_ledger_complete`: they cover all records that were sent.
     `ledger` is None if none was given, `committed` if there is no offsets topic. `records` builds
     the table of some topics' records. `bodies` covers the reference logs only: equal batches need
     not be decoded twice.
@@ -249,6 +256,7 @@ class Tables:
     records: "Callable[[Collection[str]], DataFrame]"
     ledger: "DataFrame | None" = field(default=None)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    known_at_ms: int | None = None
+    deleted_ids: frozenset[str] = frozenset()
+    ledgers: tuple[str, ...] = ()
     is_ledger_complete: bool = False
     committed: "DataFrame | None" = field(default=None)

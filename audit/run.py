@@ -24,17 +24,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks import ledgers
 from minibroker.audit.checks.cached import caching, in_context
-from minibroker.audit.checks.extent import (
-    LogFacts,
-    ReplicaFacts,
-    ReplicaRow,
-    brokers_named,
-    judge,
-)
+from minibroker.audit.checks.doubts import brokers_named
+from minibroker.audit.checks.extent import ReplicaRow, judge
 from minibroker.audit.checks.facts import PARTITION, equal_logs, log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
-from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_frame, will_be_empty
+from minibroker.audit.checks.local_frames import (
+    ROWS_MAX,
+    from_rows,
+    local_frame,
+    local_rows,
+    will_be_empty,
+)
+from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import (
@@ -46,7 +48,7 @@ from minibroker.audit.files.directories import (
 )
 from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
-from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table
+from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table, without_copies
 from minibroker.audit.files.unreadable import (
     PROBLEM,
     UnreadableSegment,
@@ -54,6 +56,7 @@ from minibroker.audit.files.unreadable import (
     find_unreadable,
     removed_since,
     unjudged_files,
+    unreadable_logs,
 )
 from minibroker.audit.files.written import WrittenBatches, count_batches, with_positions
 from minibroker.audit.model import (
@@ -145,6 +148,7 @@ class _Known:
     checks: list[CheckRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
+    capped: set[str] = field(default_factory=set)  # checks that found more than are kept
     committed: Mapping[TopicPartition, tuple[Committed, ...]] = field(default_factory=dict)
 
 
@@ -170,6 +174,9 @@ class _Run:
             batches = self._scan(inputs)
         with self._stages.stage("comparing how far they go"):
             facts = log_facts(batches)
+            self._add_unreadable(inputs, facts)
+            if inputs.hidden:
+                batches = _without(batches, inputs.hidden)
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, self._written)
         with self._stages.stage("running the checks"):
@@ -233,17 +240,36 @@ class _Run:
     def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
         assignments = inputs.cluster.assignments if inputs.cluster else None
         states = {broker.broker: broker.state for broker in inputs.brokers}
-        rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
+        found = [*_replica_facts(inputs, facts)]
+        rows, unjudged = judge(found, assignments, states, inputs.hidden)
         self._known.unjudged += unjudged
-        self._known.unjudged += unjudged_files(self._unreadable, inputs.brokers, rows)
         if not self._options.checks or "missing-committed" in self._options.checks:
             self._known.findings += _emptied(inputs, rows)
+        if not self._options.checks or "gap" in self._options.checks:
+            self._known.findings += _skipping(inputs, rows)
         if note := _left_in_sync(rows, assignments or {}):
             self._known.notes.append(note)
         return rows
 
+    def _add_unreadable(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> None:
+        """Record the segments that cannot be read, and hide their logs from the checks.
+
+        What such a segment holds is unknown, so nothing can be said of what its log lacks. Whether
+        the log must be judged is known from what can be read.
+        """
+        if not self._unreadable:
+            return
+        assignments = inputs.cluster.assignments if inputs.cluster else None
+        states = {broker.broker: broker.state for broker in inputs.brokers}
+        rows, _ = judge([*_replica_facts(inputs, facts)], assignments, states, inputs.hidden)
+        self._known.unjudged += unjudged_files(self._unreadable, inputs.brokers, rows)
+        inputs.hide(unreadable_logs(self._unreadable, inputs.brokers))
+
     def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
-        chunks, problems = ledger_chunks(self._options.ledgers)
+        paths, notes = without_copies(self._options.ledgers)
+        self._known.notes += notes
+        chunks, problems = ledger_chunks(paths)
+        ledgers_read = tuple(dict.fromkeys(chunk.path for chunk in chunks))
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
         replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
@@ -263,7 +289,8 @@ class _Run:
             records=records,
             ledger=ledger,
             topic_ids=inputs.topic_ids,
-            known_at_ms=inputs.cluster.exported_at_ms if inputs.cluster else None,
+            deleted_ids=inputs.cluster.deleted_ids if inputs.cluster else frozenset(),
+            ledgers=ledgers_read,
             is_ledger_complete=self._options.is_ledger_complete,
             committed=committed_by_groups(records([OFFSETS_TOPIC]), replicas)
             if has_groups
@@ -327,6 +354,7 @@ class _Run:
             findings, seconds = done.get(name, ([], 0.0))
             if len(findings) > OF_CHECK_MAX:
                 findings.pop()
+                self._known.capped.add(name)
                 note = f"{name} found more than {OF_CHECK_MAX:,}; the worst are kept."
                 self._known.notes.append(note)
             if name in ledgers.CHECKS:
@@ -368,7 +396,7 @@ class _Run:
             readings=tuple(each for each in self._known.readings if each.bytes),
             ledger=ledger,
             checks=tuple(self._known.checks),
-            counts=count_findings(findings),
+            counts=count_findings(findings, self._known.capped),
             worst=worst_of(findings),
             unjudged=tuple(self._known.unjudged),
             notes=tuple(self._known.notes),
@@ -379,6 +407,18 @@ class _Run:
         (out / SUMMARY_FILE).write_text(summary.to_json(), encoding="utf-8")
         write_report(summary, findings, out)
         return summary
+
+
+def _without(batches: DataFrame, hidden: Collection[Replica]) -> DataFrame:
+    """Return the batches of the other logs."""
+    rows = local_rows(batches)
+    if rows is not None:
+        names = zip(*(rows[name].to_pylist() for name in Replica._fields), strict=True)
+        kept = rows.filter(pa.array([name not in hidden for name in names], pa.bool_()))
+        return local_frame(batches.sparkSession, kept, batches.schema)
+    listed = pa.schema([BATCHES.field(name) for name in Replica._fields])
+    others = from_rows(batches.sparkSession, listed, sorted(hidden))
+    return batches.join(broadcast(others), [*Replica._fields], "left_anti")
 
 
 def _name(row: ReplicaRow) -> TopicPartition:
@@ -409,6 +449,30 @@ def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
                 row.broker,
                 offset=row.log_end,
                 detail=f"it is empty, and its index files tell of records up to offset {end}",
+            )
+
+
+def _skipping(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[Finding]:
+    """Yield the logs whose last segment is empty and begins beyond the end of the one before it: no
+    batch shows that offsets are missing between them."""
+    logs = {log.replica: log for log in inputs.logs}
+    for row in rows:
+        log = logs.get(Replica(row.broker, row.topic, row.partition))
+        if log is None or row.state == LIVE or row.first_offset is None:
+            continue
+        last = log.segments[-1]
+        if last.size == 0 and last.base_offset > row.log_end:
+            yield Finding(
+                "gap",
+                Severity.WARNING if row.in_isr is False else Severity.ERROR,
+                row.topic,
+                row.partition,
+                row.broker,
+                offset=row.log_end,
+                segment=last.base_offset,
+                position=0,
+                detail=f"offset {row.log_end} should follow, the next segment, which is empty,"
+                f" begins at {last.base_offset}",
             )
 
 
@@ -471,7 +535,7 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
         Replica(broker, name.topic, name.partition)
         for name, assignment in (inputs.cluster.assignments if inputs.cluster else {}).items()
         for broker in assignment.replicas
-        if broker in states
+        if broker in states and Replica(broker, *name) not in inputs.hidden
     }
     for replica in sorted(there.keys() | assigned):
         log = there.get(replica)

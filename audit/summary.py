@@ -14,7 +14,7 @@ name ends in `_ms`.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -95,13 +95,15 @@ class Reading:
 class LedgerCounts:
     """The counts of acknowledged records: how many could be judged, how many of those are there as
     promised (`present`: on every in-sync replica), and how many are `nowhere`, on no replica. Every
-    record that could not be judged is in an `Unjudged`."""
+    record that could not be judged is in an `Unjudged`; `below_start` are those of them that lie
+    below a log start."""
 
     acknowledged: int
     judged: int
     present: int
     shown: int = 0  # to consumers
     nowhere: int = 0
+    below_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,12 @@ class CheckRun:
 
 @dataclass(frozen=True, slots=True)
 class FindingCount:
-    """The number of findings of one check and severity."""
+    """The number of findings of one check and severity; `is_capped` if others were left out."""
 
     check: str
     severity: Severity
     count: int
+    is_capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +251,9 @@ class Summary:
             case Verdict.FAILED:
                 return f"The audit failed: {self.failure}."
             case Verdict.FINDINGS:
-                return f"{self._found()}: {in_words(self.worst) if self.worst else 'see below'}."
+                found = self._found()
+                named = in_words(self.worst) if self.worst else "see below"
+                return f"{found[:1].upper()}{found[1:]}: {named}."
             case Verdict.COULD_NOT_CHECK:
                 return f"Could not check: {self._held_back()}."
             case Verdict.CLEAN:
@@ -263,9 +268,19 @@ class Summary:
         """Return how many findings of a severity there are."""
         return sum(each.count for each in self.counts if each.severity is severity)
 
+    def counted(self, severity: Severity) -> str:
+        """Return how many findings of a severity there are, in words: `3 errors`; if some were left
+        out, `at least 100 errors`."""
+        counted = plural(self.count(severity), severity)
+        return f"at least {counted}" if self.is_capped(severity) else counted
+
+    def is_capped(self, severity: Severity) -> bool:
+        """Whether findings of a severity were left out of the count."""
+        return any(each.is_capped for each in self.counts if each.severity is severity)
+
     def _found(self) -> str:
         counts = [
-            plural(self.count(severity), severity)
+            self.counted(severity)
             for severity in (Severity.ERROR, Severity.WARNING)
             if self.count(severity)
         ]
@@ -292,7 +307,9 @@ class Summary:
 
     def _held_back(self) -> str:
         reasons = self._reasons()
-        records = self.ledger.acknowledged - self.ledger.judged if self.ledger else 0
+        records = 0
+        if self.ledger:
+            records = self.ledger.acknowledged - self.ledger.judged - self.ledger.below_start
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         found = self._found() or ("" if self._unnamed() else "what could be judged is sound")
@@ -300,25 +317,30 @@ class Summary:
 
     def _clean_beside(self) -> str:
         warnings = self.count(Severity.WARNING)
-        return f"Clean, with {plural(warnings, 'warning')}" if warnings else "Clean"
+        return f"Clean, with {self.counted(Severity.WARNING)}" if warnings else "Clean"
 
     def _promise_kept(self) -> str:
         """Return what holds by the checks that were run; it names them unless all were run."""
         ran = self._ran()
         is_compared = "divergence" in ran
         kept = f"{plural(self.sizes.logs, 'log')}, {in_bytes(self.sizes.bytes)}"
-        if self.ledger is not None:
+        if self.ledger is not None and self.ledger.acknowledged:
             present = plural(self.ledger.present, "acknowledged record")
             verb = "is" if self.ledger.present == 1 else "are"
             is_once = "duplicate" in ran and all(each.check != "duplicate" for each in self.counts)
             once = " exactly once" if is_once else ""
-            kept = f"{present} {verb} on every in-sync replica{once}; {kept}"
+            below = f", {self.ledger.below_start:,} more lie below the log start"
+            below = below if self.ledger.below_start else ""
+            kept = f"{present} {verb} on every in-sync replica{once}{below}; {kept}"
             kept += ", compared below their high watermarks" if is_compared else ""
         else:
             judged = plural(sum(partition.judged for partition in self.partitions), "record")
             same = ", the same on every in-sync replica" if is_compared else ""
             kept = f"{judged} below the high watermarks{same}; {kept}"
-            kept += "; no ledger of acknowledged records was given"
+            if self.ledger is None:
+                kept += "; no ledger of acknowledged records was given"
+            elif self.ledger.shown:
+                kept += f"; compared with {plural(self.ledger.shown, 'record')} that were read"
         if {check.name for check in self.checks} != set(CHOSEN):
             kept += f"; run was only {', '.join(sorted(ran)) or 'no check'}"
         return kept
@@ -349,11 +371,19 @@ class Summary:
         return summary
 
 
-def count_findings(findings: Iterable[Finding]) -> tuple[FindingCount, ...]:
-    """Return the number of findings by check and severity, the worst first."""
-    counted = Counter((finding.check, finding.severity) for finding in findings)
+def count_findings(
+    findings: Iterable[Finding], capped: Collection[str] = ()
+) -> tuple[FindingCount, ...]:
+    """Return the number of findings by check and severity, the worst first; `capped` are checks
+    that found more than are kept."""
+    counted: Counter[tuple[str, Severity]] = Counter()
+    left_out = set[tuple[str, Severity]]()
+    for finding in findings:
+        counted[finding.check, finding.severity] += 1
+        if finding.more or finding.check in capped:
+            left_out.add((finding.check, finding.severity))
     ordered = sorted(counted.items(), key=lambda each: (SEVERITIES.index(each[0][1]), each[0][0]))
-    return tuple(FindingCount(check, severity, count) for (check, severity), count in ordered)
+    return tuple(FindingCount(*kind, count, kind in left_out) for kind, count in ordered)
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

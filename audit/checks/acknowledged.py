@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql.functions import (
     array_contains,
     bit_xor,
+    bool_or,
     broadcast,
     coalesce,
     col,
@@ -41,7 +43,7 @@ from pyspark.sql.functions import min as min_
 
 from minibroker.audit.checks.cached import cache
 from minibroker.audit.checks.facts import PARTITION, REPLICA
-from minibroker.audit.checks.local_frames import collect_small
+from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import Event
@@ -49,8 +51,18 @@ from minibroker.audit.model import Tables
 from minibroker.protocol.constants import INT64_MAX
 
 PLACE: Final = (*PARTITION, "offset")
-_ENTRY: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
+_ENTRY: Final = (
+    "ledger",
+    "line",
+    "event",
+    "acks",
+    *PLACE,
+    "content",
+    "topic_id",
+    "timestamp",
+)
 _TOPIC: Final = ("topic", "topic_id")
+_EARLIEST: Final = pa.schema([("topic", pa.string()), ("earliest", pa.int64())])
 _OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
 
 
@@ -61,7 +73,9 @@ class State(StrEnum):
     ABSENT = "absent"
     OTHER = "other"  # another record is there
     BEHIND = "behind"  # behind the end of the replica
-    GONE = "gone"  # below its log start
+    BELOW = "below"  # below the log start that the broker wrote down
+    FORMER = "former"  # it may be of a former topic of the same name
+    GONE = "gone"  # below its first segment, and the broker did not write down why
     AHEAD = "ahead"  # above the high watermark of a log that grows
     MISSING = "missing"  # the partition has no replica at hand
 
@@ -79,11 +93,13 @@ class Acknowledged:
     `records`: REPLICA, offset, content.
     `unsound`: the entries with a place where not every replica holds exactly what they say. Of two
     entries that contradict each other at least one is among them.
-    `replicas`: REPLICA, in_isr, log_start, log_end (what is kept), `limit` (judged below),
-    is_live, `farthest` (log_end of the replica that has most).
+    `replicas`: REPLICA, in_isr, log_start, `told_start` (the log start that the broker wrote down),
+    log_end (what is kept), `limit` (judged below), is_live, `farthest` (log_end of the replica that
+    has most), `earliest` (the lowest timestamp of a batch of the topic, ms).
     `lines`: by ledger, event and topic the `count`, the `first` line, when the first and the last
     were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
     `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
+    `earliest`: the column of that name in `replicas`, by topic.
     `commits`: ledger, line, group, PLACE, of the last commit of each group and partition.
     """
 
@@ -93,6 +109,7 @@ class Acknowledged:
     replicas: DataFrame
     lines: tuple[Row, ...]
     foreign: tuple[Row, ...]
+    earliest: Mapping[str, int]
     commits: DataFrame
 
     @property
@@ -120,8 +137,7 @@ class Acknowledged:
 def acknowledged(tables: Tables) -> Acknowledged:
     """Return the input of the ledger checks; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
-    more = ("topic_id", "timestamp", "group")
-    every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, *more)
+    every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, "group")
     every = cache(every)
     is_judged = _is_judged(tables.topic_ids)
     lines = (
@@ -146,7 +162,8 @@ def acknowledged(tables: Tables) -> Acknowledged:
     records = cache(records.select(*REPLICA, "offset", _content().alias("content")))
     replicas = collect_small(_replicas(tables))
     unsound = collect_small(_unsound(entries, records, replicas))
-    return Acknowledged(entries, records, unsound, replicas, tuple(lines), foreign, commits)
+    known = (entries, records, unsound, replicas, tuple(lines), foreign)
+    return Acknowledged(*known, _earliest(replicas), commits)
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
@@ -198,7 +215,7 @@ def acknowledged_without_offset(known: Acknowledged) -> DataFrame:
     false if the missing ones may have been deleted, or may still arrive.
     """
     record = [*PARTITION, "content"]
-    acked = known.entries.where(col("event") == Event.ACKED.value)
+    acked = with_former(known, known.entries.where(col("event") == Event.ACKED.value))
     unplaced = (
         acked.where("offset IS NULL")
         .groupBy(*record)
@@ -209,9 +226,12 @@ def acknowledged_without_offset(known: Acknowledged) -> DataFrame:
         )
     )
     stored = judged_records(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
-    acked_count = acked.groupBy(*record).agg(count("*").alias("acked"))
+    acked_count = acked.groupBy(*record).agg(
+        count("*").alias("acked"), bool_or("is_former").alias("is_former")
+    )
     lacking = col("acked") - coalesce("copies", lit(0))
-    is_judged = (col("missing") == 0) | ((col("log_start") == 0) & ~col("is_live"))
+    is_whole = (col("log_start") == 0) & ~col("is_live") & ~col("is_former")
+    is_judged = (col("missing") == 0) | is_whole
     return (
         unplaced.join(acked_count, record)
         .join(broadcast(known.replicas), [*PARTITION], "left")
@@ -221,12 +241,44 @@ def acknowledged_without_offset(known: Acknowledged) -> DataFrame:
     )
 
 
+def _earliest(replicas: DataFrame) -> dict[str, int]:
+    rows = local_rows(replicas)
+    if rows is None:
+        found = replicas.select("topic", "earliest").distinct().toArrow()
+    else:
+        found = rows.select(["topic", "earliest"])
+    columns = (found[name].to_pylist() for name in ("topic", "earliest"))
+    return {topic: ms for topic, ms in zip(*columns, strict=True) if ms is not None}
+
+
+def with_former(known: Acknowledged, entries: DataFrame) -> DataFrame:
+    """Return some of the entries, with `is_former`: they may be of a former topic of the same name.
+
+    A record is acknowledged after it was made. So a line that is older than every record of the
+    topic, and does not have the topic's id, need not be about this topic.
+    """
+    spark = known.entries.sparkSession
+    earliest = from_rows(spark, _EARLIEST, list(known.earliest.items()))
+    return (
+        entries.join(broadcast(earliest), ["topic"], "left")
+        .withColumn("is_former", coalesce(_is_former(), lit(False)))
+        .drop("earliest")
+    )
+
+
+def _is_former() -> Column:
+    return col("topic_id").isNull() & (col("timestamp") < col("earliest"))
+
+
 def _content() -> Column:
     return xxhash64(col("key").isNull(), "key", col("value").isNull(), "value")
 
 
 def _replicas(tables: Tables) -> DataFrame:
-    segments = tables.batches.groupBy(*REPLICA).agg(min_("segment").alias("first_segment"))
+    made = when(col("max_timestamp") >= 0, col("max_timestamp"))
+    segments = tables.batches.groupBy(*REPLICA).agg(
+        min_("segment").alias("first_segment"), min_(made).alias("made")
+    )
     log_end = coalesce("kept_end", "log_end", lit(0))
     # Segments are deleted before the checkpoint is written; a log may also have lost all batches.
     log_start = greatest(coalesce("log_start", lit(0)), coalesce("first_segment", log_end))
@@ -237,11 +289,13 @@ def _replicas(tables: Tables) -> DataFrame:
         *REPLICA,
         "in_isr",
         log_start.alias("log_start"),
+        coalesce("log_start", lit(0)).alias("told_start"),
         log_end.alias("log_end"),
         judged_end.alias("judged_end"),
         least(log_end, judged_end).alias("limit"),
         is_live.alias("is_live"),
         max_(log_end).over(partition).alias("farthest"),
+        min_("made").over(Window.partitionBy("topic")).alias("earliest"),
     )
 
 
@@ -279,13 +333,19 @@ def _unsound(entries: DataFrame, records: DataFrame, replicas: DataFrame) -> Dat
 
 def _state() -> Column:
     is_bare = col("event") == Event.SHOWN_OFFSET.value
-    is_same = array_contains("held", col("content"))
-    return (
-        when(col("broker").isNull(), State.MISSING.value)
-        .when(col("offset") < col("log_start"), State.GONE.value)
-        .when(col("offset") >= col("judged_end"), State.AHEAD.value)
+    is_held = col("held").isNotNull() & (is_bare | array_contains("held", col("content")))
+    # What is there is there, also where the leader's log would cut it: then that one lacks it.
+    found = (
+        when(is_held, State.HELD.value)
+        .when(coalesce(_is_former(), lit(False)), State.FORMER.value)
         .when(col("offset") >= col("log_end"), State.BEHIND.value)
         .when(col("held").isNull(), State.ABSENT.value)
-        .when(is_bare | is_same, State.HELD.value)
         .otherwise(State.OTHER.value)
+    )
+    return (
+        when(col("broker").isNull(), State.MISSING.value)
+        .when(col("offset") < col("told_start"), State.BELOW.value)
+        .when(col("offset") < col("log_start"), State.GONE.value)
+        .when(col("offset") >= col("judged_end"), State.AHEAD.value)
+        .otherwise(found)
     )

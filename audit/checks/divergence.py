@@ -7,8 +7,10 @@ first of these rules that decides names the wrong ones:
 1. If ledgers cover the offset: a replica that holds another record than clients saw, or none, is
    wrong.
 2. A batch that is damaged or absent is wrong if others have a whole one.
-3. The majority is right, if a member of it is in sync.
-4. The in-sync replicas are right if all of them agree and the others are no majority.
+3. Replicas that are known to have lost or repeated something in this log have no vote: if all
+   others hold the same, that is right.
+4. The majority is right, if a member of it is in sync.
+5. The in-sync replicas are right if all of them agree and the others are no majority.
 
 If no rule decides, all replicas are named and the finding leaves open which is right: an operator
 who moved one side away might lose the better copy. A majority can be wrong, too; only a ledger or a
@@ -69,11 +71,13 @@ def find_divergences(
     pairs: Sequence[Pair],
     in_sync: Mapping[int, bool],
     ledgers: Mapping[tuple[int, int], bool],
+    doubtful: Collection[int] = (),
 ) -> list[Divergence]:
     """Return the wrong replicas of one partition, each at the first offset where it is named.
 
     `ledgers` says, by offset where logs diverge and broker, whether the broker holds what clients
-    were told is there.
+    were told is there. `doubtful` are the brokers whose log is known, by other evidence than this
+    difference, to have lost or repeated something.
     """
     named: dict[int, Divergence] = {}
     for offset in sorted({pair.offset for pair in pairs if pair.offset is not None}):
@@ -82,7 +86,7 @@ def find_divergences(
         if len(groups) < 2:
             continue
         right = {broker: ledgers[offset, broker] for broker in held if (offset, broker) in ledgers}
-        wrong, said = _decide(groups, in_sync, right)
+        wrong, said = _decide(groups, in_sync, right, doubtful)
         for broker in sorted(wrong):
             other = _counterpart(broker, groups, wrong)
             named[broker] = Divergence(
@@ -143,7 +147,10 @@ def _groups(held: Mapping[int, Batch | None]) -> list[_Group]:
 
 
 def _decide(
-    groups: Sequence[_Group], in_sync: Mapping[int, bool], right: Mapping[int, bool]
+    groups: Sequence[_Group],
+    in_sync: Mapping[int, bool],
+    right: Mapping[int, bool],
+    doubtful: Collection[int],
 ) -> tuple[frozenset[int], str]:
     """Return the wrong brokers, and the reason in words."""
     confirmed = [group for group in groups if any(right.get(each) for each in group.brokers)]
@@ -152,7 +159,15 @@ def _decide(
         return _others(groups, confirmed), f"what clients were told is on {_listed(confirmed)}"
     whole = [group for group in groups if group.is_whole]
     if len(whole) == 1:
-        return _others(groups, whole), f"of {_listed(groups)} only {_listed(whole)} is whole"
+        verb = "is" if len(whole[0].brokers) == 1 else "are"
+        return _others(groups, whole), f"of {_listed(groups)} only {_listed(whole)} {verb} whole"
+    trusted = [group for group in whole if not all(each in doubtful for each in group.brokers)]
+    if len(trusted) == 1:
+        others = [group for group in whole if group not in trusted]
+        verb = "has" if sum(len(group.brokers) for group in others) == 1 else "have"
+        said = f"{_listed(others)} {verb} other damage in this log, {_listed(trusted)} "
+        said += "has none" if len(trusted[0].brokers) == 1 else "have none"
+        return _others(groups, trusted), said
     # Several groups are whole: the damaged ones are wrong, and have no vote on which is right.
     members = [group for group in whole if any(in_sync[each] for each in group.brokers)]
     if members:
@@ -163,7 +178,9 @@ def _decide(
         if has_majority or (len(members) == 1 and not is_outvoted):
             right_ones = [largest] if has_majority else members
             rest = sorted(_others(groups, right_ones))
-            why = _agreeing(right_ones[0]) if has_majority else f"{_listed(members)} is in sync"
+            verb = "is" if len(members[0].brokers) == 1 else "are"
+            in_sync_one = f"{_listed(members)} {verb} in sync"
+            why = _agreeing(right_ones[0]) if has_majority else in_sync_one
             return frozenset(rest), f"{why}, {_joined(rest)} {_differ(rest)}"
     every = ", ".join(map(_agreeing, groups))
     return _others(groups, []), f"{every}, and which is right cannot be told"

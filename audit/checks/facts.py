@@ -38,8 +38,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from xxhash import xxh3_64_digest
 
-from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
+from minibroker.audit.checks.log_ends import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
@@ -247,6 +247,7 @@ def _ask_epochs(batches: DataFrame) -> Sequence[_Epoch]:
             sum_of("length").alias("length"),
             bit_xor("seams").alias("seams"),
             bool_or("has_bad_crc").alias("has_bad_crc"),
+            bit_xor("digest").alias("digest"),
         )
         .collect()
     )
@@ -271,6 +272,7 @@ def _epoch_of(name: dict[str, Any], found: Sequence[_Epoch]) -> _Epoch:
         "length": sum(row["length"] for row in found),
         "seams": reduce(xor, (row["seams"] for row in found)),
         "has_bad_crc": any(row["has_bad_crc"] for row in found),
+        "digest": reduce(xor, (row["digest"] for row in found)),
     }
 
 
@@ -293,4 +295,5 @@ def _facts(epochs: Sequence[_Epoch]) -> LogFacts:
         and len(epoch_ends) == len(epochs)
         and not any(row["has_bad_crc"] for row in epochs)
     )
-    return LogFacts(first_offset, log_end, epoch_ends, is_whole)
+    digest = reduce(xor, (row["digest"] for row in epochs))
+    return LogFacts(first_offset, log_end, epoch_ends, is_whole, digest)

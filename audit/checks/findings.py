@@ -46,7 +46,11 @@ def as_findings(check: str, found: DataFrame) -> DataFrame:
     is_last = (col("number") == FINDINGS_MAX) & (col("more") > 0)
     rest = concat("detail", format_string("; and %,d more", "more"))
     complete = kept.withColumns(
-        {"check": lit(check), "detail": when(is_last, rest).otherwise(col("detail"))}
+        {
+            "check": lit(check),
+            "detail": when(is_last, rest).otherwise(col("detail")),
+            "more": when(is_last, col("more")),
+        }
     )
     return complete.select(*(col(field.name).cast(field.dataType) for field in columns))
 

@@ -29,6 +29,8 @@ from pyspark.sql.functions import (
     concat,
     concat_ws,
     count,
+    count_distinct,
+    count_if,
     format_string,
     lit,
     min_by,
@@ -50,6 +52,7 @@ from minibroker.audit.checks.acknowledged import (
     acknowledged_without_offset,
     judged_records,
     suspects,
+    with_former,
 )
 from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
@@ -125,9 +128,9 @@ def inconsistent_offsets(tables: Tables) -> DataFrame | None:
     if is_known_empty(known.unsound):
         return None
     suspected = known.unsound.select(*PLACE).distinct()
-    entries = known.entries.join(suspected, [*PLACE], "left_semi").where(
-        col("event").isin(Event.ACKED.value, Event.SHOWN.value)
-    )
+    told = col("event").isin(Event.ACKED.value, Event.SHOWN.value)
+    entries = known.entries.where(told).join(suspected, [*PLACE], "left_semi")
+    entries = with_former(known, entries).where(~col("is_former"))
     places = entries.groupBy(*PLACE).agg(
         min_("content").alias("low"),
         max_("content").alias("high"),
@@ -165,14 +168,22 @@ def duplicate(tables: Tables) -> DataFrame | None:
     record = [*PARTITION, "content"]
     is_complete = ~col("ledger").isin(*known.incomplete)
     sent = known.entries.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
-    entries = sent.groupBy(*record).agg(
-        count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
-    )
     stored = judged_records(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
     repeated = stored.where("copies > 1")
     copies_max = collect_small(repeated.groupBy(*record).agg(max_("copies").alias("copies_max")))
     if is_known_empty(copies_max):
         return None
+    # Two lines that name one place tell of one record, in whichever ledgers they stand.
+    unplaced = count_if((col("event") != Event.ACKED.value) | col("offset").isNull())
+    placed = count_distinct(when(col("event") == Event.ACKED.value, col("offset")))
+    entries = (
+        sent.join(copies_max, record, "left_semi")
+        .groupBy(*record)
+        .agg(
+            (unplaced + placed).alias("sent"),
+            bool_and(_is_acks_all() & is_complete).alias("is_promised"),
+        )
+    )
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
     suspected = (
@@ -245,27 +256,44 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     nowhere = 0
     unjudged = [
         *_lines_not_read(known),
+        *_ledgers_without_lines(tables, known),
         *_lines_of_others(tables, known),
         *_older_than_topics(tables, known),
     ]
+    below = 0
     if tables.committed is None and known.count_lines(Event.COMMITTED)[0]:
         reason = f"groups were told of commits, and there is no {OFFSETS_TOPIC}"
         unjudged.append(Unjudged(reason, holds_back=True))
     for row in () if is_known_empty(known.unsound) else _judged_singly(known).collect():
-        if row.reason is None:
+        if row.event != Event.ACKED:
+            if row.reason in (State.MISSING, State.FORMER):
+                unjudged.append(_unjudged(row, _REASONS_SHOWN[row.reason], row["count"]))
+        elif row.reason is None:
             judged += row["count"]
             present += row["count"] if row.is_held else 0
             nowhere += 0 if row.is_anywhere else row["count"]
         else:
-            unjudged.append(_unjudged(row, _REASONS[row.reason], row["count"]))
+            is_below = row.reason == State.BELOW
+            below += row["count"] if is_below else 0
+            reason = _REASONS[row.reason]
+            unjudged.append(_unjudged(row, reason, row["count"], holds_back=not is_below))
     for row in _judged_by_counting(known).collect() if known.has_unplaced else ():
         judged += row.unplaced - row.unjudged
         present += row.unplaced - row.unjudged - row.missing
         nowhere += row.nowhere
         if row.unjudged:
             unjudged.append(_unjudged(row, _REASON_UNCOUNTED, row.unjudged))
-    shown, _ = known.count_lines(Event.SHOWN)
-    return LedgerCounts(acked, judged, present, shown, nowhere), tuple(unjudged)
+    shown, bare, committed = (
+        known.count_lines(event)[0] for event in (Event.SHOWN, Event.SHOWN_OFFSET, Event.COMMITTED)
+    )
+    if not judged and not any(each.holds_back for each in unjudged):
+        if below:
+            reason = "all acknowledged records lie below the log starts: none could be judged"
+            unjudged.append(Unjudged(reason, holds_back=True))
+        elif not (shown or bare or committed):
+            reason = "the ledgers name no acknowledged record of these logs"
+            unjudged.append(Unjudged(reason, holds_back=True))
+    return LedgerCounts(acked, judged, present, shown, nowhere, below), tuple(unjudged)
 
 
 @memoize_per_run
@@ -292,9 +320,21 @@ def _count_acked(entries: DataFrame) -> int:
 
 
 _REASONS: Final = {
-    State.GONE: "acknowledged records lie below the log start of a replica",
+    State.BELOW: (
+        "acknowledged records lie below the log start that the broker wrote down: retention or"
+        " DELETE_RECORDS may have deleted them"
+    ),
+    State.FORMER: (
+        "acknowledged records are not in their places; the ledger has no topic ids, and these lines"
+        " are older than every record of the topic: they may be of a former topic of that name"
+    ),
+    State.GONE: "acknowledged records lie below the first segment of a replica",
     State.AHEAD: "acknowledged records lie above the high watermark of a log that grows",
     State.MISSING: "acknowledged records are of a partition without a replica at hand",
+}
+_REASONS_SHOWN: Final = {
+    State.FORMER: _REASONS[State.FORMER].replace("acknowledged records", "records that were read"),
+    State.MISSING: "records that were read are of a partition without a replica at hand",
 }
 _REASON_UNCOUNTED: Final = (
     "acknowledged without an offset, and fewer equal records are there than were acknowledged; "
@@ -302,30 +342,27 @@ _REASON_UNCOUNTED: Final = (
 )
 
 
-def _unjudged(row: Row, reason: str, records: int) -> Unjudged:
-    return Unjudged(reason, True, row.topic, row.partition, None, records)
+def _unjudged(row: Row, reason: str, records: int, *, holds_back: bool = True) -> Unjudged:
+    return Unjudged(reason, holds_back, row.topic, row.partition, None, records)
 
 
 def _judged_singly(known: Acknowledged) -> DataFrame:
-    """Return the counts of acknowledged records that have an offset and are not sound."""
+    """Return the counts of acknowledged and read records that have an offset and are not sound."""
     is_unjudged = ~col("state").isin(*(state.value for state in State if state.is_judged))
     reason = max_(when(in_sync() & is_unjudged, col("state")))
     nobody = when(~bool_or(in_sync()), State.MISSING.value)
     records = (
         suspects(known)
-        .where(col("event") == Event.ACKED.value)
-        .groupBy("ledger", "line", *PARTITION)
+        .withColumn("event", when(col("event") != Event.ACKED.value, "").otherwise(col("event")))
+        .groupBy("ledger", "line", "event", *PARTITION)
         .agg(
             coalesce(reason, nobody).alias("reason"),
             bool_and(~in_sync() | (col("state") == State.HELD.value)).alias("is_held"),
             bool_or(col("state") == State.HELD.value).alias("is_anywhere"),
         )
     )
-    return (
-        records.groupBy(*PARTITION, "reason", "is_held", "is_anywhere")
-        .count()
-        .orderBy(*PARTITION, "reason")
-    )
+    columns = (*PARTITION, "event", "reason")
+    return records.groupBy(*columns, "is_held", "is_anywhere").count().orderBy(*columns)
 
 
 def _judged_by_counting(known: Acknowledged) -> DataFrame:
@@ -359,14 +396,24 @@ def _lines_not_read(known: Acknowledged) -> Iterator[Unjudged]:
         yield Unjudged(text, row.event == Event.UNREADABLE, records=row["count"])
 
 
-def _lines_of_others(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
-    """Return the entries about other topics as not judged.
+def _ledgers_without_lines(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
+    """Return the files that were given as ledgers and have no line of a ledger."""
+    read = {row.ledger for row in (*known.lines, *known.foreign)}
+    for path in tables.ledgers:
+        if path not in read:
+            yield Unjudged(f"{path}: it has no line of a ledger", holds_back=True)
 
-    Entries about a topic that was deleted before the metadata were read cannot show a loss. Entries
-    newer than the metadata can: the records may be lost.
+
+def _lines_of_others(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
+    """Return the entries about topics whose ids are not those of the logs as not judged.
+
+    They cannot show a loss if their topic was deleted: the metadata say so, or a topic that has its
+    name today has records, all of them newer than the entries. Any other id may be one of another
+    cluster, or of a topic that is newer than the metadata.
     """
     for row in known.foreign:
-        is_old = tables.known_at_ms is not None and (row.ended or 0) <= tables.known_at_ms
+        follows = row.ended is not None and row.ended <= known.earliest.get(row.topic, -1)
+        is_old = row.topic_id in tables.deleted_ids or follows
         why = "a topic that was deleted" if is_old else "a topic of which there are no metadata"
         count = f"{row['count']:,} lines, the first is line {row['first']:,}"
         text = f"{row.ledger}: {count}, are of {why}, {row.topic} with the id {row.topic_id}"
@@ -388,7 +435,8 @@ def _older_than_topics(tables: Tables, known: Acknowledged) -> Iterator[Unjudged
         if row.topic_id is None and row.began is not None and row.began < made.get(row.topic, 0):
             yield Unjudged(
                 f"{row.ledger}: it tells of {row.topic} from before its first record was made, and"
-                " does not say which topic of that name it means; it was judged as of this one",
+                " does not say which topic of that name it means; what is not in its place there is"
+                " not judged",
                 holds_back=False,
                 records=row["count"],
             )

@@ -182,6 +182,7 @@ def undecodable(tables: Tables) -> DataFrame | None:
     bodies = collect_small(tables.bodies)
     if is_known_empty(bodies) and not is_any_run(tables.batches, "has_odd"):
         return None
+    bodies = _on_all_replicas(bodies, tables.batches)
     columns = [*REPLICA, "segment", "position", "offset", "severity", "detail"]
     count = col("last_offset") - col("base_offset") + 1
     # A batch that compaction has thinned out has fewer records than offsets.
@@ -197,6 +198,25 @@ def undecodable(tables: Tables) -> DataFrame | None:
         for rows in (odd.where(why.isNotNull()), _of_replicas(tables, bodies))
     ]
     return as_findings("undecodable", found[0].unionByName(found[1]))
+
+
+def _on_all_replicas(bodies: DataFrame, batches: DataFrame) -> DataFrame:
+    """Return the rows of BODIES also for the copies of each batch: only those of the reference logs
+    were decoded."""
+    if is_known_empty(bodies):
+        return bodies
+    place = [*REPLICA, "segment", "position"]
+    sound = batches.where(~col("torn") & col("crc_stored").eqNullSafe(col("crc_computed")))
+    copies = [*REPLICA[1:], "base_offset", "identity"]
+    known = bodies.join(sound.select(*place, "identity"), place)
+    known = known.select(*copies, "problem", col("broker").alias("decoded"))
+    found = (
+        sound.select(*place, "base_offset", "last_offset", "identity")
+        .join(broadcast(known), copies)
+        .where("broker != decoded")
+        .select(*bodies.columns)
+    )
+    return collect_small(bodies.unionByName(found))
 
 
 def torn_tail(tables: Tables) -> DataFrame | None:
@@ -280,8 +300,8 @@ def epoch_order(tables: Tables) -> DataFrame | None:
 
 
 def _of_joints(tables: Tables, check: str, offset: str, detail: Column) -> DataFrame | None:
-    """Return the findings of a check on `_wrong_joints`; None if there are none."""
-    wrong = _wrong_joints(tables)
+    """Return the findings of a check on `wrong_joints`; None if there are none."""
+    wrong = wrong_joints(tables)
     rows = local_rows(wrong)
     if rows is not None and not pc.any(rows[check]).as_py():
         return None
@@ -289,7 +309,7 @@ def _of_joints(tables: Tables, check: str, offset: str, detail: Column) -> DataF
 
 
 @memoize_per_run
-def _wrong_joints(tables: Tables) -> DataFrame:
+def wrong_joints(tables: Tables) -> DataFrame:
     """Return the seams between batches where something is wrong; a column for each check.
 
     `expected`: where the batch should begin. `leaves_out`: it begins later, and not where an

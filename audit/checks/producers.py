@@ -4,10 +4,12 @@ A producer's batches carry (producer id, epoch, sequence of the first record). W
 batch continues where the one before it ended, from 2^31-1 on to 0; an epoch begins at 0. A batch
 that breaks this rule shows that a leader lost batches or stored one twice, whatever the offsets
 say. A log that does not begin at offset 0 has lost its first batches to retention, so a producer's
-first batch in it may begin anywhere.
+first batch in it may begin anywhere. A producer's epoch never falls: brokers refuse an older one.
 
 A snapshot holds each producer's state at the offset in its name. A broker rebuilds a lost snapshot
-from the batches, hence the warnings.
+from the batches, hence the warnings. Brokers forget a producer that has not written for a while, so
+one may be missing in a snapshot; but not if a producer is in it whose last batch is older, or if
+another broker's snapshot of that offset has it.
 
 One sort of all batches and snapshots, by log, producer and span of offsets, finds the wrong
 snapshots and the producers that are not sound; only these are examined closely. One task examines
@@ -18,9 +20,10 @@ A batch that is in a log twice would also look like a gap, before it and behind 
 are found first, and gaps are looked for in the rest.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql.functions import (
     broadcast,
@@ -35,10 +38,11 @@ from pyspark.sql.functions import (
     struct,
     when,
 )
+from pyspark.sql.functions import max as largest_of
 
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.findings import as_findings, in_sync, severity_in_log
-from minibroker.audit.checks.local_frames import collect_small, empty_like, local_rows
+from minibroker.audit.checks.local_frames import collect_small, empty_like, from_rows, local_rows
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import Severity, Tables
@@ -48,21 +52,49 @@ _PRODUCER: Final = (*_LOG, "producer_id")
 _SEQUENCES: Final = 2**31  # how many there are; after the last one 0 comes again
 _IN_ORDER: Final = ("base_offset", "segment", "position")
 SPAN_OFFSETS = 1 << 20
+_REPLICA: Final = (
+    pa.field("broker", pa.int32()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+)
+_NEWEST: Final = pa.schema([*_REPLICA, pa.field("newest", pa.int64())])
+_LACKING: Final = pa.schema(
+    [
+        *_REPLICA,
+        pa.field("offset", pa.int64()),
+        pa.field("segment", pa.int64()),
+        pa.field("severity", pa.string()),
+        pa.field("detail", pa.string()),
+    ]
+)
 
 
 def sequence_gap(tables: Tables) -> DataFrame | None:
-    """Return the batches of a producer that do not continue where the one before them ended."""
+    """Return the batches of a producer that do not continue where the one before them ended, or
+    whose epoch is older."""
     if not _is_any_wrong(tables, is_snapshot=False):
         return None
     not_repeated = _suspects(tables).where("NOT is_repeated")
-    detail = format_string(
-        "producer %d epoch %d: sequence %d comes where %d is next",
-        "producer_id",
-        "producer_epoch",
-        "base_sequence",
-        "expected",
+    falls = coalesce(col("producer_epoch") < col("earlier_epoch"), lit(False))
+    detail = when(
+        falls,
+        format_string(
+            "producer %d: epoch %d follows on epoch %d, which is newer",
+            "producer_id",
+            "producer_epoch",
+            "earlier_epoch",
+        ),
+    ).otherwise(
+        format_string(
+            "producer %d epoch %d: sequence %d comes where %d is next",
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+            "expected",
+        )
     )
-    found = _expected(not_repeated).where("base_sequence != expected").withColumn("detail", detail)
+    is_wrong = falls | (col("base_sequence") != col("expected"))
+    found = _expected(not_repeated).where(is_wrong).withColumn("detail", detail)
     return _found("sequence-gap", found, in_sync())
 
 
@@ -89,12 +121,14 @@ def sequence_duplicate(tables: Tables) -> DataFrame | None:
 
 
 def snapshot(tables: Tables) -> DataFrame | None:
-    """Return the producers for which a snapshot differs from the batches before it.
+    """Return the producers for which a snapshot differs from the batches before it, and those that
+    are missing in the newest snapshot of a log.
 
     Two cases cannot be judged: a producer whose batches are all gone from the log, and, on a
     running broker, a snapshot that was taken after the log was read.
     """
-    if not _is_any_wrong(tables, is_snapshot=True):
+    missing = _missing_in_snapshots(tables)
+    if not missing and not _is_any_wrong(tables, is_snapshot=True):
         return None
     state = "epoch %d, sequence %d, offset %d"
     detail = format_string(
@@ -108,7 +142,7 @@ def snapshot(tables: Tables) -> DataFrame | None:
         ),
     )
     found = (
-        _wrong(tables)
+        wrong_steps(tables)
         .where("is_snapshot")
         .withColumns(
             {
@@ -118,11 +152,75 @@ def snapshot(tables: Tables) -> DataFrame | None:
             }
         )
     )
-    return as_findings("snapshot", found)
+    columns = [*_LOG, "offset", "segment", "severity", "detail"]
+    lacking = from_rows(tables.batches.sparkSession, _LACKING, missing)
+    return as_findings("snapshot", found.select(columns).unionByName(lacking))
+
+
+def _missing_in_snapshots(tables: Tables) -> list[tuple[object, ...]]:
+    """Return rows of `_LACKING` for the producers that the newest snapshot of a log must have."""
+    snapshots = local_rows(tables.producers)
+    found = (snapshots or tables.producers.toArrow()).to_pylist()
+    newest: dict[tuple[Any, ...], int] = {}
+    known: dict[tuple[Any, ...], dict[int, int]] = {}
+    for row in found:
+        log: tuple[Any, ...] = tuple(row[name] for name in _LOG)
+        newest[log] = max(row["offset"], newest.get(log, 0))
+        states = known.setdefault((*log, row["offset"]), {})
+        if row["producer_id"] is not None and row["last_offset"] is not None:
+            states[row["producer_id"]] = row["last_offset"]
+    live = {
+        tuple(row[name] for name in _LOG)
+        for row in tables.replicas.where(col("state") == LIVE).toArrow().to_pylist()
+    }
+    newest = {log: offset for log, offset in newest.items() if log not in live}
+    rows: list[tuple[object, ...]] = []
+    for *place, producer, last_offset in _last_batches(tables, newest) if newest else ():
+        log = tuple(place)
+        offset = newest[log]
+        states = known[(*log, offset)]
+        if producer in states:
+            continue
+        is_elsewhere = any(
+            producer in theirs
+            for (_, *other), theirs in known.items()
+            if other == [*log[1:], offset]
+        )
+        if is_elsewhere or any(each < last_offset for each in states.values()):
+            detail = (
+                f"the snapshot lacks producer {producer}, whose last batch before it ends at offset"
+                f" {last_offset}"
+            )
+            rows.append((*log, offset, offset, Severity.WARNING.value, detail))
+    return rows
+
+
+def _last_batches(
+    tables: Tables, newest: Mapping[tuple[Any, ...], int]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the name of a log, a producer and the last offset of its last batch below the offset of
+    the log's newest snapshot."""
+    batches = local_rows(tables.batches)
+    if batches is None:
+        upto = from_rows(
+            tables.batches.sparkSession, _NEWEST, [(*log, end) for log, end in newest.items()]
+        )
+        last = largest_of("last_offset").alias("last_offset")
+        asked = _batches(tables).join(broadcast(upto), [*_LOG]).where("base_offset < newest")
+        yield from map(tuple, asked.groupBy(*_PRODUCER).agg(last).orderBy(*_PRODUCER).collect())
+        return
+    ends: dict[tuple[Any, ...], int] = {}
+    for row in batches.to_pylist():
+        if row["torn"] or row["producer_id"] < 0 or row["base_sequence"] < 0:
+            continue
+        producer = tuple(row[name] for name in _PRODUCER)
+        if row["base_offset"] < newest.get(producer[:-1], -1):
+            ends[producer] = max(row["last_offset"], ends.get(producer, 0))
+    yield from ((*producer, end) for producer, end in sorted(ends.items()))
 
 
 @memoize_per_run
-def _wrong(tables: Tables) -> DataFrame:
+def wrong_steps(tables: Tables) -> DataFrame:
     """Return the result of `ask_wrong`; without a query if the driver knows that it is empty."""
     found = ask_wrong(tables)
     return empty_like(found) if is_known_sound(tables) else collect_small(found)
@@ -174,7 +272,7 @@ def ask_wrong(tables: Tables) -> DataFrame:
     is_judged = is_known & ((col("state") != LIVE) | (col("offset") <= col("log_end")))
     is_wrong = when(
         col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
-    ).otherwise(col("base_sequence") != expected)
+    ).otherwise(coalesce(col("base_sequence") != expected, lit(False)) | _is_epoch_older())
     # The steps that need the span before theirs, and the steps that a later span needs.
     at_ends = (
         steps.withColumns({"previous": _stand_before(in_span), "ends_run": ends_run})
@@ -187,6 +285,10 @@ def ask_wrong(tables: Tables) -> DataFrame:
         .where(is_wrong)
         .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
     )
+
+
+def _is_epoch_older() -> Column:
+    return coalesce(col("previous.epoch") > col("stand.epoch"), lit(False))
 
 
 def _in_order(*columns: str) -> WindowSpec:
@@ -258,7 +360,8 @@ def _is_sound(steps: Iterable[_Step], log: Mapping[str, Any] | None) -> bool:
         else:
             is_same_epoch = previous is not None and previous[0] == stand[0]
             following = (previous[1] + 1) % _SEQUENCES if previous and is_same_epoch else 0
-            if is_known and base_sequence != following:
+            is_older = previous is not None and previous[0] > stand[0]
+            if is_older or (is_known and base_sequence != following):
                 return False
             previous = stand
     return True
@@ -266,7 +369,7 @@ def _is_sound(steps: Iterable[_Step], log: Mapping[str, Any] | None) -> bool:
 
 def _is_any_wrong(tables: Tables, *, is_snapshot: bool) -> bool:
     """Whether there may be a wrong snapshot or, without `is_snapshot`, a wrong batch."""
-    rows = local_rows(_wrong(tables))
+    rows = local_rows(wrong_steps(tables))
     return rows is None or bool(pc.any(pc.equal(rows["is_snapshot"], is_snapshot)).as_py())
 
 
@@ -289,7 +392,7 @@ def _expected(batches: DataFrame) -> DataFrame:
     expected = when(earlier_epoch == col("producer_epoch"), lag(following).over(order)).when(
         begins, 0
     )
-    return batches.withColumn("expected", expected)
+    return batches.withColumns({"expected": expected, "earlier_epoch": earlier_epoch})
 
 
 @memoize_per_run
@@ -305,7 +408,7 @@ def _suspects(tables: Tables) -> DataFrame:
         )
         .join(broadcast(facts), [*_LOG], "left")
     )
-    unsound = _wrong(tables).where("NOT is_snapshot").select(*_PRODUCER).distinct()
+    unsound = wrong_steps(tables).where("NOT is_snapshot").select(*_PRODUCER).distinct()
     order = Window.partitionBy(*_PRODUCER, "producer_epoch", "base_sequence").orderBy(*_IN_ORDER)
     earlier_offset = lag("base_offset").over(order)
     marked = batches.join(broadcast(unsound), [*_PRODUCER], "left_semi").withColumns(

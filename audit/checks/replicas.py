@@ -49,11 +49,13 @@ from minibroker.audit.checks.facts import (
 )
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
-from minibroker.audit.checks.log import seams
+from minibroker.audit.checks.log import seams, wrong_joints
+from minibroker.audit.checks.producers import wrong_steps
 from minibroker.audit.files.directories import LIVE, Replica
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Severity, Tables
 from minibroker.audit.summary import plural
+from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.types import TopicPartition
 
 BUCKET_BITS: Final = 12
@@ -119,12 +121,15 @@ def divergence(tables: Tables) -> DataFrame | None:
         return None
     pairs = _differing_pairs(batches, {name: logs[name] for name in suspected})
     evidence = _ledger_evidence(tables, pairs)
+    doubtful = _doubtful(tables)
     rows = []
     for name in suspected:
         promised = {each.broker: each.is_promised for each in logs[name]}
         rows += [
             _finding(name, found, is_promised=promised[found.broker])
-            for found in find_divergences(pairs[name], promised, evidence.get(name, {}))
+            for found in find_divergences(
+                pairs[name], promised, evidence.get(name, {}), doubtful.get(name, ())
+            )
         ]
     return as_findings("divergence", from_rows(batches.sparkSession, FINDINGS, rows))
 
@@ -345,7 +350,7 @@ def _ledger_evidence(
         for pair in each
         if pair.offset is not None
     }
-    found: dict[TopicPartition, dict[tuple[int, int], bool]] = {}
+    found = _commit_evidence(tables, pairs)
     if tables.ledger is None or not places:
         return found
     known = suspects(acknowledged(tables)).where(
@@ -368,6 +373,55 @@ def _ledger_evidence(
     return found
 
 
+def _commit_evidence(
+    tables: Tables, pairs: Mapping[TopicPartition, Sequence[Pair]]
+) -> dict[TopicPartition, dict[tuple[int, int], bool]]:
+    """Return the same for the offsets topic, whose records are in no ledger as such: whether a
+    broker has stored the last commits that groups were told of."""
+    homes = {name for name in pairs if name.topic == OFFSETS_TOPIC}
+    if not homes or tables.ledger is None or tables.committed is None:
+        return {}
+    told = {
+        (row.group, row.topic, row.partition): row.offset
+        for row in acknowledged(tables).commits.collect()
+    }
+    stored: dict[tuple[int, int], dict[tuple[str, str, int], int | None]] = {}
+    for row in tables.committed.where(col("problem").isNull()).collect():
+        key = (row.group, row.topic, row.partition)
+        stored.setdefault((row.home, row.broker), {})[key] = row.offset
+    found: dict[TopicPartition, dict[tuple[int, int], bool]] = {}
+    for name in homes:
+        logs = {broker: kept for (home, broker), kept in stored.items() if home == name.partition}
+        keys = {key for kept in logs.values() for key in kept if key in told}
+        right = {
+            broker: all(kept.get(key) == told[key] for key in keys) for broker, kept in logs.items()
+        }
+        if keys and len(set(right.values())) > 1:
+            found[name] = {
+                (pair.offset, broker): is_right
+                for pair in pairs[name]
+                if pair.offset is not None
+                for broker, is_right in right.items()
+            }
+    return found
+
+
+def _doubtful(tables: Tables) -> dict[TopicPartition, set[int]]:
+    """Return the brokers whose logs of a partition are known to lack or repeat something: they end
+    below what they once had, or offsets, epochs or sequences do not continue."""
+    found: dict[TopicPartition, set[int]] = {}
+    joints = wrong_joints(tables).select(*REPLICA).distinct().collect()
+    steps = wrong_steps(tables).where("NOT is_snapshot").select(*REPLICA).distinct().collect()
+    short = [
+        row
+        for row in tables.replicas.collect()
+        if row.log_end < max(row.left_end or 0, row.led_end or 0, row.recovery_point or 0)
+    ]
+    for row in (*joints, *steps, *short):
+        found.setdefault(TopicPartition(row.topic, row.partition), set()).add(row.broker)
+    return found
+
+
 def _finding(name: TopicPartition, found: Divergence, *, is_promised: bool) -> tuple[object, ...]:
     """Return a row of FINDINGS."""
     batch, other = found.batch, found.other_batch
@@ -380,7 +434,7 @@ def _finding(name: TopicPartition, found: Divergence, *, is_promised: bool) -> t
     grade = Severity.ERROR if is_promised else Severity.WARNING
     place = (None, None) if batch is None else (batch.segment, batch.position)
     brokers = (found.broker, found.other_broker)
-    return ("divergence", grade.value, *name, *brokers, found.offset, *place, detail)
+    return ("divergence", grade.value, *name, *brokers, found.offset, *place, detail, None)
 
 
 def _in_words(offset: int, batch: Batch | None) -> str:
@@ -396,70 +450,112 @@ def _in_words(offset: int, batch: Batch | None) -> str:
 
 
 def missing_committed(tables: Tables) -> DataFrame | None:
-    """Return the in-sync replicas that end below a checkpointed high watermark of the partition,
-    and the replicas that end below where they ended when their broker stopped in order.
+    """Return the replicas that end below what they, or their partition, once had.
 
-    A log counts by its present end, or by its end after the truncation to the leader's epochs. The
-    latter is reported only if no in-sync log is too short itself, since that would be the cause.
+    That is, by what is worst first: where a log ended when its broker stopped in order; how far a
+    leader's log went, by the logs of its followers; up to where the broker had flushed it; and, for
+    in-sync replicas, the high watermark of the partition.
     """
-    if not _is_any_short(tables.replicas.collect()):
+    if not any(map(_is_short, tables.replicas.collect())):
         return None
     partition = Window.partitionBy(*PARTITION)
-    known = struct(least(coalesce("high_watermark", lit(0)), "log_end").alias("offset"), "broker")
-    ends = tables.replicas.withColumns(
-        {
-            "committed": largest_of(known).over(partition),
-            "shortest": smallest_of(when(in_sync(), col("log_end"))).over(partition),
-        }
+    # A single checkpoint that nothing else agrees with may be the one that is wrong.
+    is_unflushed = coalesce(col("log_end") < col("recovery_point"), lit(False))
+    is_unflushed &= col("state") != LIVE
+    is_lone = (col("unflushed") == 1) & (col("log_end") == col("farthest"))
+    claimed = least(coalesce("high_watermark", lit(0)), "log_end")
+    is_believed = claimed <= coalesce("committed_end", claimed)
+    known = struct(when(is_believed, claimed).alias("offset"), "broker")
+    ends = (
+        tables.replicas.withColumn("committed", largest_of(known).over(partition))
+        .withColumn("of_leader", largest_of("led_end").over(partition))
+        .withColumn(
+            "longest",
+            largest_of(when(col("log_end") == col("of_leader"), col("broker"))).over(partition),
+        )
+        .withColumns(
+            {
+                "farthest": largest_of("log_end").over(partition),
+                "unflushed": sum_of(when(is_unflushed, 1).otherwise(0)).over(partition),
+            }
+        )
     )
     committed = col("committed.offset")
     # Nothing touches a log between a stop and the next start, in sync or not.
     is_less = coalesce(col("log_end") < col("left_end"), lit(False))
-    is_short = col("log_end") < committed
-    is_cut = (col("kept_end") < committed) & (col("shortest") >= committed) & (col("state") != LIVE)
-    end = when(is_less | is_short, format_string("it ends at %d", "log_end")).otherwise(
-        format_string("the leader's epochs cut it to %d", "kept_end")
-    )
-    said = when(
-        is_less, format_string("; its broker had stopped in order with %d", "left_end")
-    ).otherwise(
-        format_string(
-            "; broker %d has checkpointed a high watermark of %d", "committed.broker", committed
-        )
-    )
-    found = ends.where(is_less | (in_sync() & (is_short | is_cut))).withColumns(
+    is_led = coalesce(col("log_end") < col("led_end"), lit(False))
+    is_short = in_sync() & (col("log_end") < committed)
+    why = _what_was_there(is_less, is_led, is_unflushed)
+    is_known = is_less | is_led
+    found = ends.where(is_known | is_unflushed | is_short).withColumns(
         {
-            "offset": when(is_less, col("log_end")).otherwise(least("log_end", "kept_end")),
-            "other_broker": when(~is_less, col("committed.broker")),
-            "severity": severity(is_less | coalesce("in_isr", lit(False))),
-            "detail": concat(end, said),
+            "offset": col("log_end"),
+            "other_broker": when(is_less | (is_unflushed & ~is_led), lit(None))
+            .when(is_led, col("longest"))
+            .otherwise(col("committed.broker")),
+            "severity": severity(
+                is_known
+                | (is_unflushed & in_sync() & ~is_lone)
+                | (is_short & coalesce("in_isr", lit(False)))
+            ),
+            "detail": concat(format_string("it ends at %d; ", "log_end"), why),
         }
     )
     return as_findings("missing-committed", found)
 
 
-def _is_any_short(logs: Sequence[Row]) -> bool:
-    """Whether a log ends, or would be truncated, below what is known of it or its partition."""
-    committed: dict[TopicPartition, int] = {}
-    for row in logs:
-        name = TopicPartition(row.topic, row.partition)
-        known = min(row.high_watermark or 0, row.log_end)
-        committed[name] = max(known, committed.get(name, 0))
-    return any(
-        min(row.log_end, row.kept_end) < committed[TopicPartition(row.topic, row.partition)]
-        or row.log_end < (row.left_end or 0)
-        for row in logs
+def _what_was_there(is_less: Column, is_led: Column, is_unflushed: Column) -> Column:
+    """Return how far a log once went and how that is known, in words."""
+    committed = format_string(
+        "broker %d has checkpointed a high watermark of %d", "committed.broker", "committed.offset"
+    )
+    led = format_string(
+        "broker %d has replicated up to %d from it, in the newest epoch: it leads with less than"
+        " its followers have, and what they have must not be truncated",
+        "longest",
+        "led_end",
+    )
+    return (
+        when(is_less, format_string("its broker had stopped in order with %d", "left_end"))
+        .when(is_led, led)
+        .when(is_unflushed, format_string("its broker had flushed it up to %d", "recovery_point"))
+        .otherwise(committed)
     )
 
 
+def _is_short(row: Row) -> bool:
+    """Whether a log may end below what is known of it or its partition."""
+    ends = (row.left_end, row.led_end, row.recovery_point, row.high_watermark, row.committed_end)
+    return bool(row.log_end < max(end or 0 for end in ends)) or row.committed_end is None
+
+
 def hw_beyond_leo(tables: Tables) -> DataFrame | None:
-    """Return the replicas whose checkpointed high watermark lies above their log end."""
+    """Return the replicas whose checkpointed high watermark lies above their log end, or above what
+    can have been committed."""
     logs = tables.replicas.collect()
-    if all((row.high_watermark or 0) <= row.log_end for row in logs):
+    if all(
+        (row.high_watermark or 0) <= row.log_end
+        and min(row.high_watermark or 0, row.log_end) <= (row.committed_end or row.log_end)
+        for row in logs
+    ):
         return None
+    is_beyond = col("high_watermark") > col("log_end")
+    is_refuted = col("high_watermark") > col("committed_end")
     detail = format_string("high watermark %d, log end %d", "high_watermark", "log_end")
-    found = tables.replicas.where(col("high_watermark") > col("log_end")).withColumns(
-        {"offset": col("log_end"), "severity": severity(in_sync()), "detail": detail}
+    detail = when(is_beyond, detail).otherwise(
+        format_string(
+            "high watermark %d; by the leader's and by another in-sync log no more than %d was"
+            " committed",
+            "high_watermark",
+            "committed_end",
+        )
+    )
+    found = tables.replicas.where(is_beyond | coalesce(is_refuted, lit(False))).withColumns(
+        {
+            "offset": least("log_end", "high_watermark"),
+            "severity": severity(in_sync()),
+            "detail": detail,
+        }
     )
     return as_findings("hw-beyond-leo", found)
 

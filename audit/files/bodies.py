@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.files.records import NoRecords, decode_batch, find_batches
-from minibroker.audit.files.segments import open_file
+from minibroker.audit.files.regular import open_file
 from minibroker.audit.model import BODIES
 from minibroker.protocol.records.batch import read_header
 

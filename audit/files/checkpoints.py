@@ -22,9 +22,11 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from minibroker.audit.files.regular import read_file
 from minibroker.protocol.types import TopicPartition
 
 META: Final = "meta.properties"
+RUN: Final = "run"
 PARTITION_METADATA: Final = "partition.metadata"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -51,10 +53,11 @@ class Unreadable(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """The cluster and broker of a data directory."""
+    """The cluster and broker of a data directory, and its own id, "" if it has none."""
 
     cluster_id: str
     broker: int
+    directory_id: str = ""
 
 
 class Producer(NamedTuple):
@@ -103,7 +106,20 @@ def read_meta(root: Path) -> Meta | Unreadable:
         cluster_id, broker = fields.get("cluster.id", ""), fields.get("node.id", "")
         if not cluster_id:
             raise _Wrong("it names no cluster.id")
-        return Meta(cluster_id, _parse_number(broker, (1 << 31) - 1))
+        directory_id = fields.get("directory.id", "")
+        return Meta(cluster_id, _parse_number(broker, (1 << 31) - 1), directory_id)
+    except OSError as error:
+        return _unreadable(path, error)
+    except _Wrong as wrong:
+        return Unreadable(path, str(wrong))
+
+
+def read_run(root: Path) -> int | Unreadable:
+    """Return how often a broker was started with a data directory, from its first word in `run`."""
+    path = root / RUN
+    try:
+        words = _read_text(path).split()
+        return _parse_number(words[0] if words else "")
     except OSError as error:
         return _unreadable(path, error)
     except _Wrong as wrong:
@@ -181,7 +197,7 @@ def read_snapshots(directory: Path) -> Sequence[Snapshot | Unreadable]:
 def read_snapshot(path: Path) -> Snapshot | Unreadable:
     """Read one producer snapshot, whose name is an offset."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         version, crc, end_offset, count = _SNAPSHOT.unpack_from(data)
         if version != _SNAPSHOT_VERSION:
             raise _Wrong(f"version {version}, known is {_SNAPSHOT_VERSION}")
@@ -223,7 +239,7 @@ def _unreadable(path: Path, error: OSError) -> Unreadable:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return read_file(path).decode()
     except UnicodeDecodeError:
         raise _Wrong("it is not text") from None
 

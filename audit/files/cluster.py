@@ -33,6 +33,13 @@ class Left(NamedTuple):
     log_end: int
 
 
+class Admitted(NamedTuple):
+    """A broker's data directory and how often it had been started when it was last admitted."""
+
+    directory_id: str
+    run: int
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """A partition's entry in the metadata; `leader` is -1 if there is none.
@@ -61,6 +68,7 @@ class Cluster:
     topic_ids: Mapping[str, str]  # by name
     assignments: Mapping[TopicPartition, Assignment]
     deleted_ids: frozenset[str]  # of deleted topics whose logs may still exist
+    admitted: Mapping[int, Admitted] = field(default_factory=dict)  # none in older exports
 
 
 def read_cluster(text: str | bytes) -> Cluster:
@@ -92,6 +100,7 @@ def cluster_of(exported: object) -> Cluster:
         {topic.text("name"): topic.text("id") for topic in topics},
         assignments,
         frozenset(_Object(value, f"tombstone {at}").text("id") for at, value in tombstones),
+        _admitted(whole),
     )
 
 
@@ -113,6 +122,15 @@ def _assignments(topic: "_Object") -> list[tuple[TopicPartition, Assignment]]:
             _left(partition),
         )
         found.append((TopicPartition(name, partition.number("partition")), assignment))
+    return found
+
+
+def _admitted(whole: "_Object") -> dict[int, Admitted]:
+    found = {}
+    for at, value in enumerate(whole.array("directories", default=())):
+        each = _Object(value, f"directory {at}")
+        admitted = Admitted(each.text("directory_id"), each.number("run", largest=INT64_MAX))
+        found[each.number("node_id")] = admitted
     return found
 
 

@@ -31,6 +31,7 @@ from minibroker.audit.files.checkpoints import (
     explain,
     parse_offset_name,
     read_meta,
+    read_run,
     read_topic_id,
 )
 from minibroker.audit.model import Finding, Severity
@@ -114,6 +115,8 @@ class BrokerDirectory:
     """One data directory. `ignored` are the names in it that are not logs.
 
     `broker` is UNKNOWN_BROKER if it cannot be read; then there are no logs, and a problem.
+    `directory_id` is "" if it has none; `run` counts its starts, None if that cannot be read.
+    `hidden` are the logs whose directories cannot be listed; they are among the problems, too.
     """
 
     path: Path
@@ -123,6 +126,9 @@ class BrokerDirectory:
     logs: tuple[LogDirectory, ...]
     ignored: tuple[str, ...]
     problems: tuple[Unreadable, ...]
+    directory_id: str = ""
+    run: int | None = None
+    hidden: tuple[Replica, ...] = ()
 
 
 def find_brokers(paths: Sequence[Path]) -> tuple[BrokerDirectory, ...]:
@@ -189,10 +195,12 @@ def _read_broker(root: Path) -> BrokerDirectory:
     meta = read_meta(root)
     if isinstance(meta, Unreadable):
         return BrokerDirectory(root, UNKNOWN_BROKER, "", KILLED, (), (), (meta,))
+    run = read_run(root)
     state, names = KILLED, list[str]()
     logs: list[LogDirectory] = []
     ignored: list[str] = []
     problems: list[Unreadable] = []
+    hidden: list[Replica] = []
     try:
         names = sorted(os.listdir(root))
         state = _read_state(root)
@@ -204,6 +212,8 @@ def _read_broker(root: Path) -> BrokerDirectory:
         if isinstance(log, LogDirectory):
             logs.append(log)
         elif isinstance(log, Unreadable):
+            assert replica is not None
+            hidden.append(replica)
             problems.append(log)
         elif os.path.isdir(path) or replica is not None:
             ignored.append(name.encode(errors="backslashreplace").decode())
@@ -215,13 +225,16 @@ def _read_broker(root: Path) -> BrokerDirectory:
         tuple(logs),
         tuple(ignored),
         tuple(problems),
+        meta.directory_id,
+        run if isinstance(run, int) else None,
+        tuple(hidden),
     )
 
 
 def _read_state(root: Path) -> str:
     """Return the state of the broker; the lock is held no longer than the check takes."""
     try:
-        descriptor = os.open(root / _LOCK, os.O_RDONLY)
+        descriptor = os.open(root / _LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         pass
     else:

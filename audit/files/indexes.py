@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from minibroker.audit.files.checkpoints import explain
 from minibroker.audit.files.directories import LogDirectory, Replica, SegmentFile
+from minibroker.audit.files.regular import open_file, read_file
 from minibroker.audit.files.segments import (
     Located,
     is_sound_batch,
     locate_batches,
-    open_file,
 )
 from minibroker.audit.model import INDEX_ENTRIES
 from minibroker.protocol.constants import NO_TIMESTAMP
@@ -65,7 +65,7 @@ def indexed_end(log: LogDirectory) -> int:
     end = 0
     for segment in log.segments:
         try:
-            data = segment.path.with_suffix(f".{INDEX}").read_bytes()
+            data = read_file(segment.path.with_suffix(f".{INDEX}"))
         except OSError:
             continue
         entry = _ENTRY[INDEX]
@@ -85,7 +85,7 @@ def find_cuts(segment: SegmentFile, bytes_each: int) -> list[int]:
         return []
     cuts: list[int] = []
     try:
-        data = segment.path.with_suffix(f".{INDEX}").read_bytes()
+        data = read_file(segment.path.with_suffix(f".{INDEX}"))
         entry = _ENTRY[INDEX]
         entries = np.frombuffer(data, entry, count=len(data) // entry.itemsize)
         positions = np.unique(entries["position"].astype(np.int64))

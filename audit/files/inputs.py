@@ -19,6 +19,7 @@ from minibroker.audit.files.checkpoints import (
     EPOCH_STARTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     Snapshot,
     Unreadable,
@@ -81,7 +82,8 @@ class Inputs:
     """All small inputs. `findings`, `notes` and `unjudged` are results of reading them.
 
     `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS. `traces` has for each log
-    the file beside its segments that implies the highest end.
+    the file beside its segments that implies the highest end. `hidden` are logs that exist and
+    cannot be judged, since they cannot be read or are of another topic: what they lack is unknown.
     """
 
     brokers: tuple[BrokerDirectory, ...]
@@ -90,6 +92,7 @@ class Inputs:
     epoch_starts: list[Row] = field(default_factory=list)
     producers: list[Row] = field(default_factory=list)
     traces: dict[Replica, Trace] = field(default_factory=dict)
+    hidden: set[Replica] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unjudged: list[Unjudged] = field(default_factory=list)
@@ -98,6 +101,17 @@ class Inputs:
     def logs(self) -> Iterator[LogDirectory]:
         """All logs, by broker."""
         return (log for broker in self.brokers for log in broker.logs)
+
+    def hide(self, replicas: Collection[Replica]) -> None:
+        """Remove these logs from all inputs, and remember them as hidden."""
+        self.hidden.update(replicas)
+        self.brokers = tuple(
+            replace(broker, logs=tuple(log for log in broker.logs if log.replica not in replicas))
+            for broker in self.brokers
+        )
+        self.epoch_starts = [row for row in self.epoch_starts if row[:3] not in replicas]
+        self.producers = [row for row in self.producers if row[:3] not in replicas]
+        self.traces = {each: found for each, found in self.traces.items() if each not in replicas}
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -125,6 +139,8 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
     inputs.unjudged += (_came_late(broker) for broker in brokers if broker not in known)
     for broker in known:
         inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
+        inputs.hidden.update(broker.hidden)
+    _compare_directories(inputs)
     _name_unknown_logs(inputs)
     _drop_foreign_logs(inputs)
     for log in inputs.logs:
@@ -144,6 +160,32 @@ def _refuse_others(brokers: Iterable[BrokerDirectory], cluster: Cluster) -> None
                 f"the metadata are of cluster {cluster.cluster_id}, and {broker.path} is of"
                 f" {broker.cluster_id}"
             )
+
+
+def _compare_directories(inputs: Inputs) -> None:
+    """Hold the verdict back for directories that are not those that the metadata know.
+
+    An older copy of a directory lacks what its broker has stored since, and older metadata do not
+    know what brokers have stored since: neither need show in the logs.
+    """
+    for broker in inputs.brokers if inputs.cluster else ():
+        assert inputs.cluster is not None
+        admitted = inputs.cluster.admitted.get(broker.broker)
+        if admitted is None or broker.state == LIVE:
+            continue
+        if broker.directory_id and broker.directory_id != admitted.directory_id:
+            reason = f"its id is {broker.directory_id}, and the metadata know another"
+            reason += f" data directory of this broker, {admitted.directory_id}"
+        elif broker.run is not None and broker.run < admitted.run:
+            reason = f"it is an older copy: its broker had been started {broker.run} times, and the"
+            reason += f" metadata know of {admitted.run}"
+        elif broker.run is not None and broker.run > admitted.run and broker.state == STOPPED:
+            reason = f"the metadata are older than it: its broker has been started {broker.run}"
+            reason += f" times, and they know of {admitted.run}"
+        else:
+            continue
+        reason = f"{broker.path}: {reason}"
+        inputs.unjudged.append(Unjudged(reason, holds_back=True, broker=broker.broker))
 
 
 def _came_late(broker: BrokerDirectory) -> Unjudged:
@@ -220,6 +262,7 @@ def _place(log: LogDirectory) -> tuple[str, int, int]:
 
 
 def _producer_rows(log: LogDirectory, snapshot: Snapshot) -> Iterator[Row]:
+    yield (*log.replica, snapshot.offset, None, None, None, None)
     for producer in snapshot.producers:
         yield (*log.replica, snapshot.offset, *producer)
 
@@ -231,11 +274,12 @@ def _drop_foreign_logs(inputs: Inputs) -> None:
     that name do.
     """
     topic_ids = inputs.topic_ids
+    right = {log.topic for log in inputs.logs if log.topic_id == topic_ids.get(log.topic)}
     kept = []
     for broker in inputs.brokers:
         foreign = [log for log in broker.logs if log.topic_id not in ("", topic_ids.get(log.topic))]
         for log in foreign:
-            _tell_foreign(log, inputs)
+            _tell_foreign(log, inputs, right)
         names = {TopicPartition(log.topic, log.partition) for log in foreign}
         inputs.checkpoints[broker.broker] = inputs.checkpoints[broker.broker].without(names)
         logs = tuple(log for log in broker.logs if log not in foreign)
@@ -243,15 +287,27 @@ def _drop_foreign_logs(inputs: Inputs) -> None:
     inputs.brokers = tuple(kept)
 
 
-def _tell_foreign(log: LogDirectory, inputs: Inputs) -> None:
+def _tell_foreign(log: LogDirectory, inputs: Inputs, right: Collection[str]) -> None:
+    """Say why a log is not judged; `right` are the topics of which some log has the right id."""
     if inputs.cluster is None:
         inputs.notes.append(f"{log.path} is of another topic than most logs of that name")
-    elif log.topic_id in inputs.cluster.deleted_ids:
+        return
+    if log.topic_id in inputs.cluster.deleted_ids:
         inputs.notes.append(f"{log.path} is of a topic that was deleted")
-    else:
-        reason = f"the metadata do not know its topic ({log.topic_id}), and may be older than it"
-        unjudged = Unjudged(reason, True, log.topic, log.partition, log.broker)
-        inputs.unjudged.append(unjudged)
+        return
+    inputs.hidden.add(log.replica)
+    if log.topic in right:
+        detail = (
+            f"{PARTITION_METADATA} has the topic id {log.topic_id}, and the metadata have"
+            f" {inputs.cluster.topic_ids[log.topic]}: the log is of another topic, or the file was"
+            " changed; its records were not judged"
+        )
+        found = Finding("checkpoint", Severity.ERROR, *_place(log), detail=detail)
+        inputs.findings.append(found)
+        return
+    reason = f"the metadata do not know its topic ({log.topic_id}), and may be older than it"
+    unjudged = Unjudged(reason, True, log.topic, log.partition, log.broker)
+    inputs.unjudged.append(unjudged)
 
 
 def _most_common_ids(logs: Iterable[LogDirectory]) -> dict[str, str]:
@@ -268,6 +324,7 @@ def _name_unknown_logs(inputs: Inputs) -> None:
         if broker.state != STOPPED:
             continue
         there = {TopicPartition(log.topic, log.partition) for log in broker.logs}
+        there |= {TopicPartition(each.topic, each.partition) for each in broker.hidden}
         for name in sorted(inputs.checkpoints[broker.broker].high_watermarks.keys() - there):
             inputs.findings.append(
                 Finding(

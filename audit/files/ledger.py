@@ -29,7 +29,6 @@ on all machines of the Spark cluster.
 
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from minibroker.audit.arrow import compute as pc
+from minibroker.audit.files.regular import open_file
 from minibroker.audit.model import LEDGER, Scan
 from minibroker.audit.summary import Reading
 
@@ -127,11 +127,52 @@ def ledger_chunks(
     problems = []
     for path in dict.fromkeys(map(os.path.realpath, paths)):  # each file counts once
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
                 chunks += _chunks_of(path, file, chunk_bytes)
+                if not chunks or chunks[-1].path != path:
+                    problems.append(f"the ledger {path} is empty")
         except OSError as error:
             problems.append(f"the ledger {path} cannot be read: {error.strerror or error}")
     return chunks, problems
+
+
+def without_copies(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the ledgers, each once, and a sentence for each that has only lines of another one.
+
+    A ledger under two names would count each record twice, and hide that a log holds it twice. A
+    copy is the same file, or one with the same contents, or with the beginning of them.
+    """
+    kept: list[Path] = []
+    notes = []
+    for path in sorted(dict.fromkeys(paths), key=_size_of, reverse=True):
+        if original := next((other for other in kept if _is_beginning_of(path, other)), None):
+            notes.append(f"{path} has only lines that {original} has, too; they count once.")
+        else:
+            kept.append(path)
+    return [path for path in dict.fromkeys(paths) if path in kept], notes
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _is_beginning_of(path: Path, other: Path) -> bool:
+    """Whether a ledger has the bytes with which another one, of at least its size, begins."""
+    try:
+        if path.samefile(other):
+            return True
+        with open_file(path) as mine, open_file(other) as theirs:
+            at = 0
+            while block := os.pread(mine, _BLOCK_BYTES, at):
+                if block != os.pread(theirs, len(block), at):
+                    return False
+                at += len(block)
+            return at > 0
+    except OSError:
+        return False  # reading it says what is wrong
 
 
 def ledger_table(
@@ -338,8 +379,6 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 def _chunks_of(path: str, file: IO[bytes], chunk_bytes: int) -> list[Chunk]:
     status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError("it is no file")
     chunks = []
     begin, first_line = 0, 1
     while begin < status.st_size:

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.files.directories import Replica, SegmentFile
-from minibroker.audit.files.segments import open_file, scan_segment
+from minibroker.audit.files.regular import open_file
+from minibroker.audit.files.segments import scan_segment
 from minibroker.audit.model import RECORDS
 from minibroker.protocol.records.batch import CONTROL, BatchHeader, InvalidBatch, read_header
 from minibroker.protocol.records.columns import Columns, Headers, decode_columns

@@ -18,13 +18,9 @@ with batches of 1 KB there are a million in a GB: the headers are collected as b
 fields a column at a time.
 """
 
-import errno
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from stat import S_ISREG
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,6 +32,7 @@ from xxhash import xxh3_64, xxh3_64_digest
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.files.checkpoints import explain
 from minibroker.audit.files.directories import Replica, SegmentFile
+from minibroker.audit.files.regular import open_file
 from minibroker.audit.model import BATCHES
 from minibroker.protocol.constants import (
     BATCH_HEADER_BYTES,
@@ -98,18 +95,6 @@ def scan_segment(
         problem = problem or "gone: the file became shorter while it was read"
     if problem is not None:
         yield rows.tear(segment.size, problem)
-
-
-@contextmanager
-def open_file(path: Path) -> Iterator[int]:
-    """Yield a descriptor for reading. Raises OSError, also if it is not a regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not block
-    try:
-        if not S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 class _Window:

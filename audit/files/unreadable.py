@@ -55,17 +55,30 @@ def unjudged_files(
     """Yield the unreadable segments as not judged, with their effect on the verdict."""
     paths = {log.replica: log.path for broker in brokers for log in broker.logs}
     in_isr = {Replica(row.broker, row.topic, row.partition): row.in_isr for row in rows}
-    live = {broker.broker for broker in brokers if broker.state == LIVE}
+    hidden = unreadable_logs(unreadable := list(unreadable), brokers)
     for replica, segment, problem in unreadable:
         path = paths[replica] / f"{segment:020}.log"
         place = (replica.topic, replica.partition, replica.broker)
-        is_removed = problem.startswith(GONE) or not os.path.lexists(path)
-        if replica.broker in live and is_removed:
+        if replica not in hidden:
             reason = f"{path} was removed or cut by its broker, which runs, before it was read"
             yield Unjudged(reason, False, *place)
         else:
             reason = f"{path} cannot be read: {problem}"
             yield Unjudged(reason, in_isr.get(replica) is not False, *place)
+
+
+def unreadable_logs(
+    unreadable: Iterable[UnreadableSegment], brokers: Sequence[BrokerDirectory]
+) -> set[Replica]:
+    """Return the logs with unreadable segments that no running broker has removed."""
+    paths = {log.replica: log.path for broker in brokers for log in broker.logs}
+    live = {broker.broker for broker in brokers if broker.state == LIVE}
+    return {
+        replica
+        for replica, segment, problem in unreadable
+        if replica.broker not in live
+        or (not problem.startswith(GONE) and os.path.lexists(paths[replica] / f"{segment:020}.log"))
+    }
 
 
 def removed_since(

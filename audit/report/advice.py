@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from minibroker.audit.checks.extent import brokers_named
+from minibroker.audit.checks.doubts import brokers_named
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.summary import (

@@ -125,7 +125,14 @@ def _about(summary: Summary) -> str:
 
 def _numbers(summary: Summary) -> str:
     sizes, ledger = summary.sizes, summary.ledger
-    shown = [(f"{summary.count(each):,}", f"{each}s", each.value) for each in SEVERITIES[:2]]
+    shown = [
+        (
+            f"{summary.count(each):,}" + ("+" if summary.is_capped(each) else ""),
+            f"{each}s",
+            each.value,
+        )
+        for each in SEVERITIES[:2]
+    ]
     shown.append((f"{summary.count(Severity.INFO):,}", "notices", "info"))
     if ledger is not None:
         shown.append((f"{ledger.acknowledged:,}", "records acknowledged", ""))

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from minibroker.audit.checks.extent import LogFacts, ReplicaRow
+from minibroker.audit.checks.extent import ReplicaRow
+from minibroker.audit.checks.log_ends import LogFacts
 from minibroker.audit.files.directories import Replica
 from minibroker.audit.files.inputs import Inputs
 from minibroker.audit.summary import Committed, EpochSpan, Lane, PartitionPicture

@@ -9,8 +9,9 @@ opens a broker's store opens a copy here. While another process has the file ope
 by SQLite's own backup, since a plain copy could be torn; otherwise it is a plain copy, since a
 connection would create files beside the store. A store that is a server is read directly.
 
-`brokers` are the registered ones, so a stopped cluster has none. For brokers that stopped in order
-and have not come back, `left` says how far their logs went by then.
+`brokers` are the registered ones, so a stopped cluster has none. `directories` has the data
+directory and the run of each broker when it was last admitted, also of stopped ones. For brokers
+that stopped in order and have not come back, `left` says how far their logs went by then.
 """
 
 import json
@@ -192,6 +193,14 @@ def _described(found: "Entries") -> dict[str, Any]:
                 "admitted_epoch": admitted.get(node_id),
             }
             for node_id, broker in sorted(entries.read_brokers(found).items())
+        ],
+        "directories": [
+            {
+                "node_id": node_id,
+                "directory_id": admission.directory_id,
+                "run": admission.run,
+            }
+            for node_id, admission in sorted(state.admissions.items())
         ],
         "topics": [_topic(topic, left) for _, topic in sorted(state.topics.items())],
         "tombstones": [

@@ -14,7 +14,7 @@ END = BATCHES * RECORDS
 PARTITIONS = 4  # retention took the front of the first one
 COMMITS = tuple(Commit("readers", partition, END) for partition in range(PARTITIONS))
 BELOW, ABOVE, APART, SOUND = range(PARTITIONS)  # partitions, and where their commits are
-RIGHT, DEVIANT = NODES[:2]
+DEVIANT, RIGHT = NODES[:2]  # the first leads: two that agree are right against it
 CHECK = "committed-offset"
 
 

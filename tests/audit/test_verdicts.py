@@ -34,6 +34,7 @@ from tests.support.damage import (
     cut_tail,
     delete_log,
     flag_control,
+    hide_last_segment,
     lower_checkpoints,
     remove_batch,
     spoil_batch,
@@ -44,20 +45,22 @@ from tests.support.made_cluster import (
     BATCHES,
     EPOCHS,
     NODES,
-    NOW_MS,
     RECORDS,
     TOPIC,
-    TOPIC_ID,
     Commit,
     make_cluster,
 )
+from tests.support.made_ledgers import (
+    END,
+    FORMER_ID,
+    partitions_without_retention,
+    write_ledgers,
+)
 from tests.support.processes import EXPORT
 
-END = BATCHES * RECORDS
 LAST = NODES[0]  # the last to stop, and so the only one in the in-sync sets
 AT = 5 * RECORDS  # a batch in the middle of a segment
 COMMITS_EACH = 2  # in each partition of the offsets topic
-FORMER_ID = bytes(range(50, 66))  # of a deleted topic that had the same name
 CLEAN, FOUND, NOT_CHECKED = range(3)
 
 Described = dict[str, Any]  # a partition in the export
@@ -169,6 +172,21 @@ def make_new(replica: Replica) -> None:
     for path in replica.directory.glob("*.snapshot"):
         path.unlink()
     (replica.directory / "leader-epoch-checkpoint").write_text("0\n0\n")
+
+
+def rename_topic(replica: Replica) -> None:
+    """The file that names the log's topic names another."""
+    text = "version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA\n"
+    (replica.directory / "partition.metadata").write_text(text)
+
+
+def raise_high_watermark(replica: Replica) -> None:
+    """The broker's checkpoint claims more than any log has."""
+    path = replica.data_dir / "replication-offset-checkpoint"
+    start = f"{replica.topic} {replica.partition} "
+    rows = path.read_text().splitlines(keepends=True)
+    raised = (f"{start}{END + 8}\n" if row.startswith(start) else row for row in rows)
+    path.write_text("".join(raised))
 
 
 def first_leader(_: dict[int, Replica], described: Described) -> None:
@@ -341,12 +359,14 @@ CASES: dict[str, Case] = {
         on(2, plant=always(spoil_body)), FOUND, [("divergence", 2, None)]
     ),
     "a body that nobody can read, on all": Case(
-        on(*NODES, plant=always(spoil_body)), FOUND, [("undecodable", None, None)]
+        on(*NODES, plant=always(spoil_body)),
+        FOUND,
+        [("undecodable", broker, None) for broker in NODES],
     ),
     "bodies that nobody can read, with segments between them that all can read": Case(
         on(*NODES, plant=spoil_first_and_last),
         FOUND,
-        [("undecodable", None, 0), ("undecodable", None, END - RECORDS)],
+        [("undecodable", broker, at) for broker in NODES for at in (0, END - RECORDS)],
     ),
     "records called a control batch, on one": Case(
         on(2, plant=always(flag_control)),
@@ -358,11 +378,26 @@ CASES: dict[str, Case] = {
         FOUND,
         [("undecodable", broker, None) for broker in NODES],
     ),
+    "a segment of one that nobody may read": Case(
+        on(2, plant=hide_last_segment), NOT_CHECKED, [], "cannot be read: unreadable"
+    ),
+    "the log of one has the id of another topic": Case(
+        on(2, plant=rename_topic), FOUND, [("checkpoint", 2, None)]
+    ),
+    "a follower's high watermark forged": Case(
+        on(3, plant=raise_high_watermark), FOUND, [("hw-beyond-leo", 3, END)]
+    ),
+    "a batch that nobody sent, on one": Case(
+        on(3, plant=lambda replica: append_forged(replica, b"forged")),
+        NOT_CHECKED,
+        [],
+        f"on broker 3: its log ends at {END + 1}",
+    ),
     "a batch that nobody sent, on all": Case(
         on(*NODES, plant=lambda replica: append_forged(replica, b"forged")),
-        CLEAN,
+        NOT_CHECKED,
         [],
-        "",
+        f"its log ends at {END + 1}, and its broker had stopped in order with {END}",
         told_code=FOUND,
         told_places=[("unexpected", broker, END) for broker in NODES],
     ),
@@ -432,41 +467,6 @@ def make_stopped(
             ]
             plant(topic["name"], partition["partition"], partition)
     export.write_text(json.dumps(exported))
-
-
-def write_ledgers(directory: Path, count: int, commits: Sequence[Commit]) -> list[Path]:
-    """All that was sent to a made cluster, as clients were told it; and the ledger of a client of a
-    topic that had the name before, with a line that is cut off in the middle."""
-    sent: list[dict[str, object]] = []
-    former: list[dict[str, object]] = []
-    for partition in range(count):
-        for offset in range(END):
-            number, n = divmod(offset, RECORDS)
-            record = {"key": f"{n}", "value": f"{partition} {number} {n}", "offset": offset}
-            sent.append(acknowledged(partition, TOPIC_ID) | record)
-        former.append(acknowledged(partition, FORMER_ID) | record | {"value": "of the former"})
-    for commit in commits:
-        place = {"topic": TOPIC, "topicId": TOPIC_ID.hex(), "partition": commit.partition}
-        told: dict[str, object] = {"name": "offsets_committed", "group": commit.group}
-        sent.append(told | {"success": True, "offsets": [place | {"offset": commit.offset}]})
-    paths = [directory / "ledger", directory / "former"]
-    for path, lines in zip(paths, (sent, former), strict=True):
-        whole = [{"name": "startup_complete"}, *lines, {"name": "shutdown_complete"}]
-        path.write_text("".join(json.dumps(line) + "\n" for line in whole))
-    begin, cut, *rest = paths[1].read_text().splitlines(keepends=True)
-    paths[1].write_text("".join([begin, cut[:-20] + "\n", *rest]))
-    return paths
-
-
-def acknowledged(partition: int, topic_id: bytes) -> dict[str, object]:
-    """What a ledger says of each record of a partition."""
-    told: dict[str, object] = {"name": "producer_send_success", "acks": -1, "timestamp": NOW_MS}
-    return told | {"topic": TOPIC, "topicId": topic_id.hex(), "partition": partition}
-
-
-def partitions_without_retention(count: int) -> list[int]:
-    """The first so many that have lost nothing to retention."""
-    return [number for number in range(2 * count) if number % 5][:count]
 
 
 def problems(

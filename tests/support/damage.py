@@ -250,6 +250,13 @@ def append_forged(replica: Replica, value: bytes) -> Planted:
     return replica.planted("batch forged", last, header.next_offset, "unexpected")
 
 
+def hide_last_segment(replica: Replica) -> None:
+    """A directory in its place: as unreadable as a file can be, for root too."""
+    path = max(replica.directory.glob("*.log"))
+    path.unlink()
+    path.mkdir()
+
+
 def lower_checkpoints(replica: Replica, end: int | None) -> None:
     """Have the broker's own files say that the log ends there, or, with None, nothing of it."""
     start = f"{replica.topic} {replica.partition} "

@@ -19,13 +19,16 @@ from minibroker.audit.model import Finding, Tables
 from minibroker.audit.summary import LedgerCounts
 from tests.audit.checks.rows import found_by, tables
 
-CASES = range(13)
+CASES = range(16)
 CLEAN, LOST, OTHER, BEHIND, ONE, TWICE, TOLD_TWICE, LIVE, GONE, NOWHERE, *REST = CASES
-UNPLACED, UNKNOWN, REPEATED = REST
+UNPLACED, UNKNOWN, REPEATED, CUT, NO_FRONT, WRITTEN_TWICE = REST
 
 # (partition, broker) -> what a replica says other than the others
 FACTS: dict[tuple[int, int], dict[str, object]] = {
-    (BEHIND, 2): {"kept_end": 7},
+    (BEHIND, 2): {"log_end": 7, "kept_end": 7},
+    # The leader has lost its end, to which the others would be cut: they hold all the same.
+    (CUT, 1): {"log_end": 7, "kept_end": 7},
+    (CUT, 2): {"kept_end": 7},
     (BEHIND, 3): {"log_end": 5, "kept_end": 5},
     (UNKNOWN, 2): {"log_end": 7, "kept_end": 7},
     **{(LIVE, broker): {"state": "live", "judged_end": 5} for broker in (1, 2, 3)},
@@ -43,6 +46,7 @@ STORED: dict[tuple[int, int, int], str | None] = {
     **{(TWICE, broker, 7): "2" for broker in (1, 2)},
     **{(TWICE, broker, offset): "3" for broker in (1, 2) for offset in (8, 9)},
     **{(REPEATED, broker, 6): "1" for broker in (1, 2, 3)},
+    **{(WRITTEN_TWICE, broker, 6): "1" for broker in (1, 2, 3)},
     **{(CLEAN, broker, offset): "same" for broker in (1, 2, 3) for offset in (5, 6, 7)},
 }
 
@@ -111,6 +115,9 @@ def faulty_ledger() -> LedgerLines:
     lines.acked(NOWHERE, 0)
     lines.acked(UNPLACED, -1, -1, value="4", acks=0)
     lines.acked(UNKNOWN, 8, 12)
+    lines.acked(CUT, 8)
+    lines.acked(WRITTEN_TWICE, 1, 1)  # one record: it is one place
+    lines.acked(NO_FRONT, 1, 4)
     return lines
 
 
@@ -142,6 +149,7 @@ EXPECTED: dict[str, list[tuple[object, ...]]] = {
         (UNKNOWN, 2, 8, "warning", EVERY + "it lies behind the log end 7"),
         (UNKNOWN, 2, 12, "error", EVERY + "it lies behind the log end 7"),
         (UNKNOWN, 3, 12, "error", EVERY + "it lies behind the log end 10"),
+        (CUT, 1, 8, "error", EVERY + "it lies behind the log end 7"),
     ],
     "duplicate": [
         (TWICE, 1, 6, "error", TWO),
@@ -150,6 +158,9 @@ EXPECTED: dict[str, list[tuple[object, ...]]] = {
         (TWICE, 2, 8, "error", THREE),
         (TWICE, 3, 6, "warning", TWO),
         *((REPEATED, broker, 6, "warning", TWO) for broker in (1, 2, 3)),
+        (WRITTEN_TWICE, 1, 6, "error", TWO),
+        (WRITTEN_TWICE, 2, 6, "error", TWO),
+        (WRITTEN_TWICE, 3, 6, "warning", TWO),
     ],
     "inconsistent-offsets": [(TOLD_TWICE, None, 1, "error", BOTH)],
     "aborted-read": [
@@ -164,8 +175,8 @@ EXPECTED: dict[str, list[tuple[object, ...]]] = {
 }
 
 
-def audited(spark: SparkSession, *ledgers: Path) -> Tables:
-    """The tables of all cases, and these ledgers."""
+def audited(spark: SparkSession, *ledgers: Path, made: int | None = None) -> Tables:
+    """The tables of all cases, and these ledgers; `made` is the time of all batches."""
     replicas, records = [], []
     for partition, broker in product(range(len(CASES)), (1, 2, 3)):
         if partition == NOWHERE:
@@ -178,7 +189,12 @@ def audited(spark: SparkSession, *ledgers: Path) -> Tables:
             value = STORED.get((partition, broker, offset), str(offset))
             if value is not None:
                 records.append(replica | {"offset": offset, "value": value.encode()})
-    batches = [replica | {"segment": 0, "torn": False} for replica in replicas]
+    batches = [
+        replica | {"segment": 3 if replica["partition"] == NO_FRONT else 0, "torn": False}
+        for replica in replicas
+    ]
+    if made is not None:
+        batches = [batch | {"base_offset": 0, "max_timestamp": made} for batch in batches]
     chunks, problems = ledger_chunks(ledgers)
     assert not problems
     made = tables(spark, replicas=replicas, records=records, batches=batches)
@@ -209,61 +225,93 @@ def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
     }
     assert found == EXPECTED
     counts, unjudged = ledger_counts(judged)
-    assert counts == LedgerCounts(acknowledged=55, judged=51, present=42, shown=9, nowhere=2)
+    assert counts == LedgerCounts(
+        acknowledged=60, judged=55, present=45, shown=9, nowhere=2, below_start=1
+    )
     assert [(each.partition, each.holds_back, each.records) for each in unjudged] == [
         (None, False, 1),
         (None, True, 1),
         (LIVE, True, 2),
-        (GONE, True, 1),
+        (GONE, False, 1),
         (NOWHERE, True, 1),
+        (NO_FRONT, True, 1),
     ]
     assert [each.reason.replace(str(faulty), "L") for each in unjudged[:2]] == [
-        "L: 1 lines are cut off, as by a program that was killed, the first is line 57",
-        "L: 1 lines are not what a ledger holds, the first is line 56",
+        "L: 1 lines are cut off, as by a program that was killed, the first is line 62",
+        "L: 1 lines are not what a ledger holds, the first is line 61",
     ]
 
 
 def test_ledgers_of_a_topic_that_had_the_name_before(spark: SparkSession, tmp_path: Path) -> None:
-    """What was told of it is not looked for in the one that was made anew; if the metadata are
-    older than the line, nobody can say which of the two is the newer one."""
+    """What was told of it is not looked for in the one that was made anew. An id of which nothing
+    says that its topic was deleted may be one of another cluster, or newer than the metadata."""
     lines = LedgerLines()
-    lines.acked(LOST, 4, topicId="old", timestamp=20)
+    lines.acked(LOST, 4, topicId="older", timestamp=20)
     lines.acked(LOST, 5, topicId="later", timestamp=40)
     lines.acked(LOST, 6, topicId="now", timestamp=40)
+    lines.acked(LOST, 7, topicId="deleted", timestamp=40)
     ledger = lines.write(tmp_path / "ledger")
-    judged = replace(audited(spark, ledger), topic_ids={"t": "now", "u": "old"}, known_at_ms=30)
+    judged = audited(spark, ledger, made=30)
+    judged = replace(judged, topic_ids={"t": "now"}, deleted_ids=frozenset({"deleted"}))
     assert [told_of(each)[:3] for each in found_by(CHECKS["lost-write"](judged))] == []
     counts, unjudged = ledger_counts(judged)
     assert counts == LedgerCounts(acknowledged=1, judged=1, present=1)
+    said = "L: 1 lines, the first is line {}, are of a topic {}, t with the id {}"
     assert [(each.reason.replace(str(ledger), "L"), each.holds_back) for each in unjudged] == [
-        (
-            "L: 1 lines, the first is line 3, are of a topic of which there are no metadata,"
-            " t with the id later",
-            True,
-        ),
-        (
-            "L: 1 lines, the first is line 2, are of a topic that was deleted, t with the id old",
-            False,
-        ),
+        (said.format(5, "that was deleted", "deleted"), False),
+        (said.format(3, "of which there are no metadata", "later"), True),
+        (said.format(2, "that was deleted", "older"), False),
     ]
 
 
 def test_a_ledger_without_ids_that_is_older_than_the_topic(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It is judged, and it is said that it may be of another one."""
+    """It may be of a former topic of that name: what is older than all records and not in its place
+    accuses nobody, and what is in its place counts."""
     lines = LedgerLines()
-    lines.acked(LOST, 4, timestamp=20)
-    lines.acked(LOST, 5, timestamp=40)
+    lines.acked(LOST, 4, 6, timestamp=20)
+    lines.acked(LOST, 12, timestamp=20)
+    lines.acked(LOST, 7, timestamp=20, value="of the former")
+    lines.shown(LOST, 4, timestamp=20)
     ledger = lines.write(tmp_path / "ledger")
-    judged = audited(spark, ledger)
-    for made, count in ((30, 1), (20, 0)):
-        batches = [{"broker": 1, "topic": "t", "partition": LOST, "segment": 0, "torn": False}]
-        batches[0] |= {"base_offset": 0, "max_timestamp": made}
-        known = replace(judged, batches=tables(spark, batches=batches).batches)
-        _, unjudged = ledger_counts(known)
-        said = [each for each in unjudged if "from before its first record" in each.reason]
-        assert [(each.holds_back, each.records) for each in said] == [(False, 2)] * count
+    for made, holds_back in ((30, True), (20, False)):
+        judged = audited(spark, ledger, made=made)
+        found = [
+            (name, told_of(each)[:3])
+            for name in ("lost-write", "unseen", "aborted-read", "inconsistent-offsets")
+            for each in found_by(CHECKS[name](judged))
+        ]
+        assert not found if holds_back else found
+        counts, unjudged = ledger_counts(judged)
+        assert counts.judged == counts.acknowledged - 3 * holds_back
+        assert [(each.records, each.holds_back) for each in unjudged] == (
+            [(4, False), (1, False), (1, True), (3, True)] if holds_back else []
+        )
+
+
+def test_nothing_of_what_was_given_is_never_clean(spark: SparkSession, tmp_path: Path) -> None:
+    """Lines of which none is about a log that is there; a file without lines; and retention that
+    has taken all."""
+    other = LedgerLines()
+    other.acked(CLEAN, 1, topicId="of another cluster", timestamp=40)
+    nothing, elsewhere, gone = LedgerLines(), LedgerLines(), LedgerLines()
+    elsewhere.shown(NOWHERE, 1)
+    gone.acked(GONE, 1, 2)
+    cases = {"other": other, "nothing": nothing, "elsewhere": elsewhere, "gone": gone}
+    for name, lines in cases.items():
+        ledger = lines.write(tmp_path / name)
+        judged = replace(audited(spark, ledger), topic_ids={"t": "now"} if name == "other" else {})
+        counts, unjudged = ledger_counts(judged)
+        assert counts.judged == 0
+        assert any(each.holds_back for each in unjudged), name
+    ledger = clean_ledger().write(tmp_path / "clean")
+    other_file = tmp_path / "empty"
+    other_file.write_text('{"no": "ledger"}\n')
+    judged = replace(audited(spark, ledger, other_file), ledgers=(str(ledger), str(other_file)))
+    assert [(each.reason, each.holds_back) for each in ledger_counts(judged)[1]] == [
+        (f"{other_file}: it has no line of a ledger", True)
+    ]
 
 
 def test_records_are_counted_unless_each_was_acknowledged_at_its_place(

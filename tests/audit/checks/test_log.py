@@ -214,3 +214,26 @@ def test_index_entries(spark: SparkSession) -> None:
         ("warning", 20, None, None, "the timeindex file: it ends in half an entry"),
         ("warning", 20, 29, 400, "entry 2 of the index file: no batch is there"),
     ]
+
+
+def test_a_batch_that_nobody_can_read_is_named_on_all_replicas_that_have_it(
+    spark: SparkSession,
+) -> None:
+    """Only the reference's batches are decoded; one with another batch there is not named."""
+    there: Rows = [
+        row | {"broker": broker, "identity": 5 if broker < 3 else 6}
+        for broker in (1, 2, 3)
+        for row in batches(60, 0)
+    ]
+    place = {"topic": "t", "partition": 60, "segment": 0, "position": 0, "problem": "no records"}
+    body = place | {"broker": 1, "base_offset": 0, "last_offset": 9}
+    known = tables(
+        spark,
+        batches=there,
+        replicas=[replica(60) | {"broker": broker} for broker in (1, 2, 3)],
+        bodies=[body],
+    )
+    assert [
+        (each.broker, each.offset, each.position, each.detail)
+        for each in found_by(CHECKS["undecodable"](known))
+    ] == [(broker, 0, 0, "the batch of offsets 0 to 9: no records") for broker in (1, 2)]

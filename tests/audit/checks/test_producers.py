@@ -42,6 +42,13 @@ FAULTY: Rows = [
     batch(6, 105, 3, producer_epoch=1),
     *(batch(9, at, 10) for at in (0, 10, 90)),
     *(batch(10, at, 10) for at in (90, 110)),
+    batch(11, 0, 0, producer_epoch=1),
+    batch(11, 5, 0),
+    # 12: producer 7, then 8, then 9
+    *(batch(12, 5 * number, 0, producer_id=7 + number) for number in range(3)),
+    *(batch(13, 0, 0, broker=broker) for broker in (1, 2)),
+    batch(14, 0, 0),
+    batch(14, 5, 0, producer_id=8),
     *(batch(7, at, 2 * at) for at in range(0, 5 * FINDINGS_MAX + 20, 5)),
 ]
 REPLICAS: Rows = [
@@ -52,14 +59,29 @@ REPLICAS: Rows = [
     | ({"state": "live"} if partition in (8, 10) else {})
     for partition in range(11)
 ]
+REPLICAS = [
+    *REPLICAS,
+    *(
+        {"broker": broker, "topic": "t", "partition": partition, "in_isr": True, "log_start": 0}
+        | {"first_offset": 0, "log_end": 15, "state": "stopped", "judged_end": 1_000}
+        for partition in range(11, 15)
+        for broker in ((1, 2) if partition == 13 else (1,))
+    ),
+]
 
 
 def snapshot(
-    partition: int, offset: int, epoch: int, sequence: int, last: int
+    partition: int, offset: int, epoch: int, sequence: int, last: int, **others: object
 ) -> dict[str, object]:
     """What a snapshot says of producer 7 on broker 1."""
     row = {"broker": 1, "topic": "t", "partition": partition, "offset": offset, "producer_id": 7}
-    return row | {"producer_epoch": epoch, "last_sequence": sequence, "last_offset": last}
+    row |= {"producer_epoch": epoch, "last_sequence": sequence, "last_offset": last}
+    return row | others
+
+
+def empty_snapshot(partition: int, offset: int, broker: int = 1) -> dict[str, object]:
+    """The row that a snapshot has beside those of its producers."""
+    return {"broker": broker, "topic": "t", "partition": partition, "offset": offset}
 
 
 RIGHT: Rows = [
@@ -76,6 +98,13 @@ WRONG: Rows = [
     snapshot(3, 10, 1, 9, 9),
     snapshot(4, 10, 0, 4, 4),
     snapshot(7, 0, 0, 4, 4),
+    # 12: of the first and the last of three, the second is missing; 13: another broker has it;
+    # 14: the older one may be forgotten
+    snapshot(12, 15, 0, 4, 4),
+    snapshot(12, 15, 0, 4, 14, producer_id=9),
+    empty_snapshot(13, 5),
+    snapshot(13, 5, 0, 4, 4, broker=2),
+    snapshot(14, 10, 0, 4, 9, producer_id=8),
 ]
 
 
@@ -109,6 +138,7 @@ def test_sequences_and_snapshots(
         (6, 105, "error", "producer 7 epoch 1: sequence 3 comes where 0 is next"),
         (9, 0, "info", "producer 7 epoch 0: sequence 10 comes where 0 is next"),
         (10, 90, "error", "producer 7 epoch 0: sequence 10 comes where 0 is next"),
+        (11, 5, "error", "producer 7: epoch 0 follows on epoch 1, which is newer"),
     ]
     assert flood[0].position == 50
     again = "producer 7 epoch 0: sequence {} again; {} batch with it is at offset {}"
@@ -125,11 +155,14 @@ def test_sequences_and_snapshots(
     ]
     says = "the snapshot says of producer 7: epoch {}; the batches before it say: {}"
     stored = "epoch 0, sequence {}, offset {}"
+    lacks = "the snapshot lacks producer {}, whose last batch before it ends at offset {}"
     assert [(each.partition, each.offset, each.detail) for each in found["snapshot"]] == [
         (2, 10, says.format("0, sequence 9, offset 9", stored.format(14, 9))),
         (3, 10, says.format("1, sequence 9, offset 9", stored.format(9, 9))),
         (4, 10, says.format("0, sequence 4, offset 4", stored.format(4, 9))),
         (7, 0, says.format("0, sequence 4, offset 4", "nothing")),
+        (12, 15, lacks.format(8, 9)),
+        (13, 5, lacks.format(7, 4)),
     ]
     assert {each.severity for each in found["snapshot"]} == {"warning"}
     assert all(each.segment == each.offset for each in found["snapshot"])

@@ -4,12 +4,13 @@ Each log has ten batches of 1,000 offsets, so that digests of 4,096 cut it in th
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from minibroker.audit.checks.extent import EpochEnd, LogFacts
 from minibroker.audit.checks.facts import log_facts
+from minibroker.audit.checks.log_ends import EpochEnd, LogFacts
 from minibroker.audit.checks.replicas import CHECKS
 from minibroker.protocol.constants import INT64_MAX
 from tests.audit.checks.rows import Rows, found_by, tables
@@ -108,6 +109,9 @@ FAULTY: Rows = [
     *log(1, 19, {5000: OTHER}),
     *log(2, 19, {8000: OTHER}),
     *log(3, 19),
+    # 20: two agree, and both have lost something since their brokers stopped
+    *(row for broker in (1, 2) for row in log(broker, 20, {5000: OTHER} | upto(8000))),
+    *log(3, 20),
 ]
 FAULTY_REPLICAS: Rows = [
     *(replica(broker, 10, in_isr=None) for broker in (1, 2, 3)),
@@ -118,6 +122,8 @@ FAULTY_REPLICAS: Rows = [
     replica(1, 16),
     replica(2, 16, log_start=2500),
     *(replica(broker, partition) for partition in (18, 19) for broker in (1, 2, 3)),
+    *(replica(broker, 20, log_end=8000, kept_end=8000, left_end=END) for broker in (1, 2)),
+    replica(3, 20, left_end=END),
 ]
 
 
@@ -142,6 +148,8 @@ def test_replicas_that_differ(spark: SparkSession) -> None:
         (19, 1, 2, 5000, 5000, "error"),
         (19, 2, 3, 8000, 8000, "error"),
         (19, 3, 2, 8000, 8000, "error"),
+        (20, 1, 3, 5000, 5000, "error"),
+        (20, 2, 3, 5000, 5000, "error"),
     ]
     batch = "the batch of offsets {} to {}, epoch {}, identity {:016x} (segment 0, position {})"
     assert found[0].detail == (
@@ -157,6 +165,7 @@ def test_replicas_that_differ(spark: SparkSession) -> None:
         "2 and 3 agree, 1 differs",
         "2 and 3 agree, 1 differs",
         *2 * ["2 differs, 3 differs, and which is right cannot be told"],
+        *2 * ["1 and 2 have other damage in this log, 3 has none"],
     ]
 
 
@@ -166,7 +175,8 @@ def test_what_was_committed(spark: SparkSession) -> None:
         spark,
         replicas=[
             *CLEAN_REPLICAS,
-            # 20: one is too short; 21: one will be; 22: nobody knows who is in sync
+            # 20: one is too short; 21: one would be cut, which divergence finds where it matters;
+            # 22: nobody knows who is in sync
             replica(1, 20),
             replica(2, 20, log_end=9000, kept_end=9000, high_watermark=8000),
             replica(3, 20, in_isr=False, log_end=10, kept_end=10, high_watermark=10),
@@ -188,7 +198,6 @@ def test_what_was_committed(spark: SparkSession) -> None:
         for each in found_by(CHECKS["missing-committed"](known))
     ] == [
         (20, 2, 1, 9000, "error", "it ends at 9000" + committed.format(1)),
-        (21, 2, 2, 7000, "error", "the leader's epochs cut it to 7000" + committed.format(2)),
         (22, 2, 1, 9000, "warning", "it ends at 9000" + committed.format(1)),
         (23, 1, 2, 5000, "error", "it ends at 5000" + committed.format(2)),
     ]
@@ -199,6 +208,50 @@ def test_what_was_committed(spark: SparkSession) -> None:
         (24, 1, END, "error", f"high watermark {INT64_MAX}, log end 10000"),
         (24, 3, END, "warning", "high watermark 10001, log end 10000"),
     ]
+
+
+def test_what_a_log_once_had(spark: SparkSession) -> None:
+    """Who ends below it is found, and who claims more than can have been committed."""
+    known = tables(
+        spark,
+        replicas=[
+            # 25: the leader has lost what the others replicated from it
+            replica(1, 25, log_end=9000, kept_end=9000, led_end=END, high_watermark=9000),
+            *(replica(broker, 25, high_watermark=9000) for broker in (2, 3)),
+            # 26: one is shorter than its broker had flushed it; 27: all are
+            replica(1, 26, high_watermark=8000),
+            replica(2, 26, log_end=9000, kept_end=9000, recovery_point=END, high_watermark=8000),
+            *(replica(broker, 27, high_watermark=END, recovery_point=END + 5) for broker in (1, 2)),
+            # 28: a checkpoint that nothing agrees with; 29: it is of a broker that runs
+            replica(1, 28),
+            replica(2, 28, recovery_point=END + 5),
+            *(replica(broker, 29, state="live", recovery_point=END + 5) for broker in (1, 2)),
+            # 30: a follower claims what neither the leader nor the other one says
+            replica(1, 30, high_watermark=8000, committed_end=8000),
+            replica(2, 30, log_end=9000, kept_end=9000, high_watermark=0, committed_end=8000),
+            replica(3, 30, committed_end=8000),
+        ],
+    )
+    led = (
+        "broker 3 has replicated up to 10000 from it, in the newest epoch: it leads with less than"
+        " its followers have, and what they have must not be truncated"
+    )
+    refuted = "by the leader's and by another in-sync log no more than 8000 was committed"
+    flushed = "its broker had flushed it up to"
+    assert [
+        (each.partition, each.broker, each.other_broker, each.offset, each.severity, each.detail)
+        for each in found_by(CHECKS["missing-committed"](known))
+    ] == [
+        (25, 1, 3, 9000, "error", f"it ends at 9000; {led}"),
+        (26, 2, None, 9000, "error", f"it ends at 9000; {flushed} 10000"),
+        (27, 1, None, END, "error", f"it ends at 10000; {flushed} 10005"),
+        (27, 2, None, END, "error", f"it ends at 10000; {flushed} 10005"),
+        (28, 2, None, END, "warning", f"it ends at 10000; {flushed} 10005"),
+    ]
+    assert [
+        (each.partition, each.broker, each.offset, each.severity, each.detail)
+        for each in found_by(CHECKS["hw-beyond-leo"](known))
+    ] == [(30, 3, END, "error", f"high watermark 10000; {refuted}")]
 
 
 def test_facts_of_logs(spark: SparkSession) -> None:
@@ -218,7 +271,9 @@ def test_facts_of_logs(spark: SparkSession) -> None:
     ]
     facts = log_facts(tables(spark, batches=batches).batches)
     by_partition = {name.partition: fact for name, fact in facts.items()}
-    assert by_partition.pop(0) == sound
+    digest = by_partition[0].digest
+    assert by_partition.pop(0) == replace(sound, digest=digest)
+    assert by_partition[3].digest != digest
     assert all(fact.first_offset == 0 and not fact.is_whole for fact in by_partition.values())
     assert {partition: fact.log_end for partition, fact in by_partition.items()} == {
         **dict.fromkeys((1, 3, 4, 5, 6), END),

@@ -264,3 +264,13 @@ def test_text_that_does_not_show_as_itself_is_made_visible() -> None:
     """No control character, direction mark or lone surrogate reaches a terminal or a page."""
     assert visible("a\x1b[31m\u202e\udcff\n") == "a\\x1b[31m\\u202e\\udcff\\n"
     assert visible("größer") == "größer"
+
+
+def test_a_count_says_when_findings_were_left_out() -> None:
+    """Because a replica, or a check, had more than are kept."""
+    of_replica = [Finding("gap", ERROR, "t", 0, 1), Finding("gap", ERROR, "t", 0, 1, more=7)]
+    of_check = [Finding("crc", WARNING, "t", 0, 1)]
+    summary = Summary(started_at_ms=0, counts=count_findings([*of_replica, *of_check], {"crc"}))
+    assert summary.sentence == "At least 2 errors and at least 1 warning: see below."
+    assert Summary.from_json(summary.to_json()) == summary
+    assert not Summary(started_at_ms=0, counts=count_findings(of_check)).is_capped(WARNING)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending, kept_end
+from minibroker.audit.checks.log_ends import EpochEnd, LogFacts, ascending, kept_end
 from tests.unit.audit.checks.logs import log
 
 CUTS = {

@@ -60,6 +60,13 @@ CASES: Mapping[
     ),
     "a damaged one proves nothing": ({1: DAMAGED, 2: 8}, [], {}, [1], "of 1 and 2 only 2 is whole"),
     "nor do two": ({1: DAMAGED, 2: DAMAGED, 3: 8}, [], {}, [1, 2], "of 1, 2 and 3 only 3 is whole"),
+    "two are whole": (
+        {1: 8, 2: DAMAGED, 3: 8},
+        [],
+        {},
+        [2],
+        "of 1, 2 and 3 only 1 and 3 are whole",
+    ),
     "nor does an absent one": ({1: 7, 2: ABSENT}, [], {}, [2], "of 1 and 2 only 1 is whole"),
     "damaged, and two that differ": (
         {1: DAMAGED, 2: 8, 3: 9},
@@ -76,6 +83,13 @@ CASES: Mapping[
         f"1 differs, 2 differs, {CANNOT}",
     ),
     "one that is not in sync": ({1: 7, 2: 8}, [2], {}, [2], "1 is in sync, 2 differs"),
+    "two that are in sync": (
+        {1: 7, 2: 8, 3: 7, 4: 8},
+        [2, 4],
+        {},
+        [2, 4],
+        "1 and 3 are in sync, 2 and 4 differ",
+    ),
     "two that are not agree against the one that is": (
         {1: 7, 2: 8, 3: 8},
         [2, 3],
@@ -134,6 +148,54 @@ def test_who_is_wrong(
     assert {each.offset for each in found} <= {10}
     for each in found:
         assert held[each.other_broker] != held[each.broker]
+
+
+# What each broker holds, whose log has other damage, what ledgers say; who is named, and why.
+DOUBTFUL: Mapping[
+    str, tuple[Mapping[int, int], Sequence[int], Mapping[int, bool], Sequence[int], str]
+] = {
+    "the majority has lost something": (
+        {1: 7, 2: 7, 3: 8},
+        [1, 2],
+        {},
+        [1, 2],
+        "1 and 2 have other damage in this log, 3 has none",
+    ),
+    "one of two has": (
+        {1: 7, 2: 8},
+        [1],
+        {},
+        [1],
+        "1 has other damage in this log, 2 has none",
+    ),
+    "one of the majority has": ({1: 7, 2: 7, 3: 8}, [1], {}, [3], "1 and 2 agree, 3 differs"),
+    "all have": ({1: 7, 2: 7, 3: 8}, [1, 2, 3], {}, [3], "1 and 2 agree, 3 differs"),
+    "but ledgers know better": (
+        {1: 7, 2: 7, 3: 8},
+        [1, 2],
+        {1: True, 2: True, 3: False},
+        [3],
+        "what clients were told is on 1 and 2",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("held", "doubtful", "told", "named", "said"), DOUBTFUL.values(), ids=DOUBTFUL
+)
+def test_who_has_lost_something_has_no_vote(
+    held: Mapping[int, int],
+    doubtful: Sequence[int],
+    told: Mapping[int, bool],
+    named: Sequence[int],
+    said: str,
+) -> None:
+    """A majority with other damage in the log does not accuse a sound replica."""
+    in_sync = dict.fromkeys(held, True)
+    ledgers = {(10, node): is_it for node, is_it in told.items()}
+    found = find_divergences(pairs(held), in_sync, ledgers, doubtful)
+    assert [each.broker for each in found] == list(named)
+    assert {each.said for each in found} == {said}
 
 
 def test_each_is_named_where_it_parts() -> None:

@@ -1,39 +1,23 @@
 """How far a partition is judged: a table of what lies on the disks, and what that proves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from minibroker.audit import model
-from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, judge
+from minibroker.audit.checks.extent import judge
+from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.files.cluster import Assignment, Left
 from minibroker.audit.files.inputs import Trace
 from minibroker.audit.summary import Unjudged
-from minibroker.protocol.types import TopicPartition
-from tests.unit.audit.checks.logs import log
+from tests.unit.audit.checks.logs import GREW, NAME, assignment, log, replica
 
-NAME = TopicPartition("t", 0)
 NOT_GIVEN = "its data directory was not given"
+NOT_ASSIGNED = "the metadata do not assign the partition to this broker"
+ODD_START = (
+    "its log start, 70, lies above the leader's, and neither retention nor the leader has raised it"
+)
 UNKNOWN = "no high watermark of it is known, and so nothing was judged of its"
-
-
-def replica(broker: int, facts: LogFacts, state: str = "stopped", **said: int) -> ReplicaFacts:
-    """A log and what its broker's checkpoints say."""
-    return ReplicaFacts(broker, *NAME, state, facts, **said)
-
-
-def assignment(
-    leader: int = 1,
-    isr: Sequence[int] = (1, 2, 3),
-    epoch: int = 5,
-    unsafe: Sequence[int] = (),
-    replicas: Sequence[int] = (1, 2, 3),
-    left: Mapping[int, Left] | None = None,
-) -> Assignment:
-    return Assignment(
-        "00", leader, epoch, tuple(isr), tuple(replicas), tuple(unsafe), left=left or {}
-    )
 
 
 NO_WORD = "it is empty, and no high watermark says whether it ever had records"
@@ -179,6 +163,72 @@ CASES = {
         2,
         assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
     ),
+    "killed: the leader has lost its end, which its followers have replicated from it": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), "killed", high_watermark=80),
+            replica(2, WHOLE, "killed", high_watermark=80),
+            replica(3, log((0, 40), (5, 98)), "killed", high_watermark=80),
+        ],
+        98,
+        {1: 90, 2: 100, 3: 98},
+        2,
+    ),
+    "killed: the leader has lost all of its epoch": Case(
+        [
+            replica(1, log((0, 40)), "killed", high_watermark=0),
+            replica(2, WHOLE, "killed", high_watermark=0),
+            replica(3, WHOLE, "killed", high_watermark=0),
+        ],
+        100,
+        {1: 40, 2: 100, 3: 100},
+        2,
+    ),
+    "killed: a follower has more, of an epoch before the leader's": Case(
+        [
+            replica(1, log((0, 40), (4, 60)), "killed", high_watermark=50),
+            replica(2, log((0, 40), (4, 90)), "killed", high_watermark=50),
+        ],
+        60,
+        {1: 60, 2: 60},
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a follower with more is damaged, and proves nothing": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), "killed", high_watermark=80),
+            replica(2, replace(WHOLE, is_whole=False), "killed", high_watermark=80),
+        ],
+        90,
+        {1: 90, 2: 90},
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a follower has more than it stopped with, which proves nothing": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), high_watermark=90),
+            replica(2, WHOLE, high_watermark=90),
+        ],
+        90,
+        {1: 90, 2: 90},
+        assigned=assignment(isr=(1,), replicas=(1, 2), left=dict.fromkeys((1, 2), Left(5, 90))),
+        unjudged=[(2, GREW, True)],
+    ),
+    "killed: a follower alone claims more than an in-sync log has": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=95),
+            replica(2, log((0, 40), (5, 96)), "killed", high_watermark=95),
+            replica(3, WHOLE, "killed", high_watermark=100),
+        ],
+        96,
+        {1: 100, 2: 96, 3: 100},
+    ),
+    "killed: the leader claims so, too": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=97),
+            replica(2, log((0, 40), (5, 96)), "killed", high_watermark=95),
+            replica(3, WHOLE, "killed", high_watermark=100),
+        ],
+        100,
+        {1: 100, 2: 96, 3: 100},
+    ),
     "what a running broker left with once is nothing to it now": Case(
         [replica(broker, log((0, 40)), "live", high_watermark=40) for broker in (1, 2)],
         40,
@@ -220,6 +270,38 @@ CASES = {
     ),
     "who is not in sync is not at hand": Case(
         [replica(1, WHOLE), replica(2, WHOLE)],
+        100,
+        {1: 100, 2: 100},
+        assigned=assignment(isr=(1, 2)),
+        brokers=(1, 2),
+        unjudged=[(3, NOT_GIVEN, True)],
+    ),
+    "after a stop in order: two are not at hand, which were in no in-sync set": Case(
+        [replica(1, WHOLE, high_watermark=100)],
+        100,
+        {1: 100},
+        assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
+        brokers=(1,),
+        unjudged=[(2, NOT_GIVEN, True), (3, NOT_GIVEN, True)],
+    ),
+    "the same, and one of them had stopped before the last records came": Case(
+        [replica(1, WHOLE, high_watermark=100), replica(2, WHOLE, high_watermark=100)],
+        100,
+        {1: 100, 2: 100},
+        assigned=assignment(isr=(1,), left={1: Left(5, 100), 2: Left(5, 100), 3: Left(3, 60)}),
+        brokers=(1, 2),
+        unjudged=[(3, NOT_GIVEN, False)],
+    ),
+    "a directory has the id of another node": Case(
+        [replica(1, WHOLE, high_watermark=100), replica(7, WHOLE, high_watermark=100)],
+        100,
+        {1: 100, 7: 100},
+        assigned=assignment(isr=(1,), replicas=(1, 2), left=dict.fromkeys((1, 2), Left(5, 100))),
+        brokers=(1, 7),
+        unjudged=[(2, NOT_GIVEN, True), (7, NOT_ASSIGNED, False)],
+    ),
+    "a broker runs, so who is not in sync needs not be there": Case(
+        [replica(1, WHOLE, "live", high_watermark=100), replica(2, WHOLE, high_watermark=100)],
         100,
         {1: 100, 2: 100},
         assigned=assignment(isr=(1, 2)),
@@ -309,11 +391,18 @@ CASES = {
         100,
         {1: 100, 2: 0, 3: 100},
     ),
-    "the leader's log is lost, and no high watermark is known": Case(
+    "the leader's log is lost, from which the others had replicated": Case(
+        [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
+        100,
+        {1: 0, 2: 100, 3: 100},
+        2,
+    ),
+    "the leader's log is lost, and the others have nothing of its epoch": Case(
         [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
         0,
         {1: 0, 2: 100, 3: 100},
         2,
+        assigned=assignment(epoch=6),
         unjudged=[
             (1, "it is in sync and its log is not there; others end at 100", True),
             (None, f"{UNKNOWN} 100 records", True),
@@ -340,8 +429,57 @@ CASES = {
         assigned=assignment(isr=(1, 2), replicas=(1, 2)),
         unjudged=[(2, "its log start, 700, lies above its log end, 100", True)],
     ),
+    "a follower's log start that nothing has raised": Case(
+        [replica(1, WHOLE), replica(2, WHOLE, log_start=70)],
+        100,
+        {1: 100, 2: 100},
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+        unjudged=[(2, ODD_START, True)],
+    ),
+    "one that retention, and one that the leader has raised": Case(
+        [
+            replica(1, WHOLE, log_start=70),
+            replica(2, WHOLE, log_start=70),
+            replica(3, log((5, 100), first=80), log_start=80),
+        ],
+        100,
+        {1: 100, 2: 100, 3: 100},
+    ),
+    "a file beside the segments tells of more records": Case(
+        [
+            replace(replica(1, WHOLE, "killed", high_watermark=100), trace=Trace("a file", 130)),
+            replace(replica(2, WHOLE, "killed"), trace=Trace("t-0/130.log.deleted", 130)),
+            replace(replica(3, WHOLE, "killed"), trace=Trace("a file", 100)),
+        ],
+        100,
+        {1: 100, 2: 100, 3: 100},
+        unjudged=[(1, "its log ends at 100, and a file tells of records up to 130", True)],
+    ),
+    "the logs have an epoch that the metadata do not know": Case(
+        [replica(broker, WHOLE, "killed", high_watermark=0) for broker in (1, 2, 3)],
+        100,
+        {1: 100, 2: 100, 3: 100},
+        assigned=assignment(epoch=4),
+        unjudged=[
+            (
+                None,
+                "3 logs of it have records of leader epoch 5, and the metadata know none after 4:"
+                " they are older than the logs",
+                True,
+            )
+        ],
+    ),
     "a leader with damage of its own is compared with another": Case(
         [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE), replica(3, WHOLE)],
+        100,
+        {1: 100, 2: 100, 3: 100},
+        2,
+    ),
+    "a leader that differs from two others that are the same": Case(
+        [
+            replica(1, replace(WHOLE, digest=7)),
+            *(replica(broker, replace(WHOLE, digest=8)) for broker in (2, 3)),
+        ],
         100,
         {1: 100, 2: 100, 3: 100},
         2,
@@ -368,6 +506,7 @@ CASES = {
         {1: 100, 9: 20},
         assigned=assignment(isr=(1,), replicas=(1,)),
         brokers=(1, 9),
+        unjudged=[(9, NOT_ASSIGNED, False)],
     ),
     "empty, and no file says that it always was": Case(
         [replica(broker, LogFacts.empty(), "killed") for broker in (1, 2, 3)],
@@ -421,7 +560,7 @@ CASES = {
         ],
         0,
         {1: 0, 2: 0, 3: 0},
-        assigned=assignment(isr=(1,)),
+        assigned=assignment(isr=(1,), epoch=6),
         unjudged=[(None, NO_WORD, True)],
     ),
     "no log is there, of a partition that never had another leader": Case(
@@ -458,92 +597,4 @@ def test_how_far_a_partition_is_judged(case: Case) -> None:
     above = [each for each in unjudged if not each.topic]
     assert [(each.records, each.holds_back) for each in above] == [(case.above, False)][
         : case.above
-    ]
-
-
-def test_what_lies_above_the_high_watermarks_of_running_brokers_is_counted() -> None:
-    """One sentence for the whole cluster: it is nothing wrong, and must not be taken for judged."""
-    partitions = [
-        replace(replica(broker, facts, "live", high_watermark=90), partition=partition)
-        for partition, facts in enumerate((WHOLE, WHOLE, log((0, 90))))
-        for broker in (1, 2)
-    ]
-    _, unjudged = judge(partitions, None, {1: "live", 2: "live"})
-    reason = "above the high watermarks of 2 partitions, whose brokers run"
-    assert unjudged == [Unjudged(reason, False, records=20)]
-
-
-STOPPED_LATER: Mapping[str, tuple[ReplicaFacts, bool]] = {
-    "with all of it": (replica(2, WHOLE), True),
-    "with an end of its own, which will be cut": (replica(2, log((0, 40), (3, 140))), False),
-    "before the last records came": (replica(2, log((0, 40), (5, 90)), high_watermark=90), False),
-    "with all of it, and has lost some since": (
-        replica(2, log((0, 40), (5, 90)), high_watermark=100),
-        True,
-    ),
-    "without order": (replica(2, WHOLE, "killed", high_watermark=100), False),
-}
-
-
-@pytest.mark.parametrize(("stopped", "counts"), STOPPED_LATER.values(), ids=STOPPED_LATER)
-def test_who_stopped_in_order_counts_as_in_sync(stopped: ReplicaFacts, counts: bool) -> None:
-    """A broker leaves the ISR when it stops; what it had then it must still have."""
-    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
-    rows, _ = judge([replica(1, WHOLE), stopped], assigned, {1: "stopped", 2: stopped.state})
-    assert [row.in_isr for row in rows] == [True, counts]
-    assert {row.judged_end for row in rows} == {100}
-
-
-LEFT: Mapping[str, tuple[ReplicaFacts, Left, bool]] = {
-    "with all of it": (replica(2, WHOLE), Left(5, 100), True),
-    "with all of it, and has lost some since": (replica(2, log((0, 40))), Left(5, 100), True),
-    "with all of it, and its files say nothing any more": (
-        replica(2, LogFacts.empty(), "killed"),
-        Left(5, 100),
-        True,
-    ),
-    "with all of it, in an epoch without records": (replica(2, WHOLE), Left(6, 100), True),
-    "before the last records came": (replica(2, log((0, 40), (5, 90))), Left(5, 90), False),
-    "before, and its files say more": (replica(2, WHOLE, high_watermark=100), Left(5, 90), True),
-    "with an end of its own": (replica(2, log((0, 40), (3, 140))), Left(3, 140), False),
-}
-
-
-@pytest.mark.parametrize(("found", "left", "counts"), LEFT.values(), ids=LEFT)
-def test_the_metadata_say_with_what_a_broker_left(
-    found: ReplicaFacts, left: Left, counts: bool
-) -> None:
-    """A log is judged as it was left, whatever its files have become since; and that it is known
-    is no doubt."""
-    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2), left={1: Left(5, 100), 2: left})}
-    rows, unjudged = judge([replica(1, WHOLE), found], assigned, {1: "stopped", 2: found.state})
-    assert [row.in_isr for row in rows] == [True, counts]
-    assert [row.left_end for row in rows] == [100, left.log_end]
-    assert {row.judged_end for row in rows} == {100}
-    assert not unjudged
-
-
-def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() -> None:
-    """The last to stop knew 150 to be committed: one that stopped at 100 had left before, also if
-    of the last one's log no more than that is left."""
-    found = [replica(1, WHOLE, high_watermark=150), replica(2, WHOLE, high_watermark=100)]
-    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
-    rows, _ = judge(found, assigned, {1: "stopped", 2: "stopped"})
-    assert [row.in_isr for row in rows] == [True, False]
-
-
-WITHOUT_LOG = (None, None, None, 0)
-
-
-def test_rows_are_those_of_the_table() -> None:
-    """A row has the table's columns in their order, and null where nothing is known."""
-    stopped = replica(1, WHOLE, high_watermark=100, log_start=3, recovery_point=90)
-    stray = replace(replica(4, LogFacts.empty()), topic="unknown")
-    compacted = replace(assignment(isr=(1, 2), unsafe=(2,), replicas=(1, 2)), is_compacted=True)
-    rows, _ = judge([stopped, stray], {NAME: compacted}, {1: "stopped", 2: "killed"})
-    assert all(list(asdict(row)) == model.REPLICAS.names for row in rows)
-    assert [tuple(asdict(row).values()) for row in rows] == [
-        (1, "t", 0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, None, "stopped"),
-        (2, "t", 0, False, False, False, True, None, None, 0, *WITHOUT_LOG, 100, None, "killed"),
-        (4, "unknown", 0, None, None, True, False, None, None, 0, *WITHOUT_LOG, 0, None, "stopped"),
     ]

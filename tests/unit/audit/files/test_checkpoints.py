@@ -1,5 +1,6 @@
 """The small files: what a broker writes is read as it was meant, and all else is refused whole."""
 
+import os
 import struct
 
 import pytest
@@ -133,6 +134,13 @@ def test_a_file_that_is_not_there(tmp_path, name, content, read):
     (tmp_path / name).mkdir()
     answer = read(tmp_path)
     assert (answer.is_missing, answer.reason) == (False, "unreadable: Is a directory")
+
+
+@each_reader
+def test_a_pipe_is_not_waited_for(tmp_path, name, content, read):
+    """A pipe without a writer in the place of a file is refused at once."""
+    os.mkfifo(tmp_path / name)
+    assert read(tmp_path).reason == "unreadable: not a regular file"
 
 
 @each_reader

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from minibroker.audit.files.cluster import Assignment, InvalidExport, Left, cluster_of, read_cluster
+from minibroker.audit.files.cluster import (
+    Admitted,
+    Assignment,
+    InvalidExport,
+    Left,
+    cluster_of,
+    read_cluster,
+)
 from minibroker.protocol.types import TopicPartition
 
 PARTITION = {
@@ -38,6 +45,7 @@ EXPORT: dict[str, Any] = {
         },
     ],
     "tombstones": [{"id": "cc", "name": "gone"}],
+    "directories": [{"node_id": 2, "directory_id": "dd", "run": 7}],
 }
 
 
@@ -47,6 +55,7 @@ def test_an_export_is_read() -> None:
     assert (cluster.cluster_id, cluster.exported_at_ms) == ("abc", 1234)
     assert cluster.topic_ids == {"t": "aa", "kept": "bb"}
     assert cluster.deleted_ids == {"cc"}
+    assert cluster.admitted == {2: Admitted("dd", 7)}
     assert cluster.assignments == {
         TopicPartition("t", 0): Assignment("aa", 1, 4, (1, 2), (1, 2, 3)),
         TopicPartition("t", 1): Assignment("aa", -1, 4, (2,), (1, 2, 3), (2,)),

@@ -149,7 +149,7 @@ def test_files_that_are_odd(closed, kind):
     path.unlink()
     assert only_problem(closed) == (kind, "missing", None)
     path.mkdir()
-    assert only_problem(closed) == (kind, "unreadable: not a regular file", None)
+    assert only_problem(closed) == (kind, "unreadable: Is a directory", None)
 
 
 def test_an_index_that_lost_its_end(closed):

@@ -1,6 +1,7 @@
 """What the driver reads by itself: whose logs are judged, and what of them is known."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,61 @@ def test_logs_of_topics_that_the_metadata_do_not_know(
     else:
         reason = f"the metadata do not know its topic ({TOPIC_ID.hex()}), and may be older than it"
         assert inputs.unjudged == [Unjudged(reason, True, *NAME, node) for node in NODES]
+
+
+DIRECTORIES = {
+    "the one that the metadata know": ({}, "stopped", ""),
+    "another one": ({"directory_id": "77"}, "stopped", "its id is 02"),
+    "an older copy": ({"run": 3}, "stopped", "it is an older copy: its broker had been started 1"),
+    "an older copy, killed": ({"run": 3}, "killed", "it is an older copy"),
+    "metadata that are older": ({"run": 0}, "stopped", "the metadata are older than it"),
+    "a start that failed": ({"run": 0}, "killed", ""),
+}
+
+
+@pytest.mark.parametrize(("said", "state", "reason"), DIRECTORIES.values(), ids=DIRECTORIES)
+def test_directories_of_another_time_than_the_metadata(
+    tmp_path: Path, exported: dict[str, Any], said: dict[str, Any], state: str, reason: str
+) -> None:
+    """Nothing in their logs need show what happened between."""
+    root = tmp_path / "broker-2"
+    fields = (line.split("=", 1) for line in (root / "meta.properties").read_text().splitlines())
+    known = {"node_id": 2, "directory_id": dict(fields)["directory.id"], "run": 1}
+    exported["directories"] = [known | said]
+    if state == "killed":
+        (root / "clean-shutdown").unlink()
+    unjudged = read(tmp_path, exported).unjudged
+    assert [(each.broker, each.holds_back) for each in unjudged] == ([(2, True)] if reason else [])
+    assert all(each.reason.startswith(f"{root}: {reason}") for each in unjudged)
+
+
+def test_a_topic_id_that_the_other_replicas_do_not_have(
+    tmp_path: Path, exported: dict[str, Any]
+) -> None:
+    """It is said as that, an error of its broker; nothing is said to be lost."""
+    path = tmp_path / "broker-2" / f"{TOPIC}-0"
+    (path / "partition.metadata").write_text("version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA\n")
+    inputs = read(tmp_path, exported)
+    assert [log.broker for log in inputs.logs] == [1, 3]
+    [found] = inputs.findings
+    assert (found.check, found.severity, found.broker) == ("checkpoint", "error", 2)
+    said = f"has the topic id {OTHER_ID}, and the metadata have {TOPIC_ID.hex()}"
+    assert said in found.detail
+    assert inputs.hidden == {Replica(2, *NAME)}
+    assert inputs.unjudged == []
+
+
+def test_a_log_whose_directory_cannot_be_listed_is_hidden(
+    tmp_path: Path, exported: dict[str, Any]
+) -> None:
+    """Its path is a link to itself, which nobody can follow; it is not gone."""
+    path = tmp_path / "broker-2" / f"{TOPIC}-0"
+    shutil.rmtree(path)
+    path.symlink_to(path.name)
+    inputs = read(tmp_path, exported)
+    assert inputs.hidden == {Replica(2, *NAME)}
+    assert [(each.broker, each.holds_back) for each in inputs.unjudged] == [(2, True)]
+    assert not [each for each in inputs.findings if "it is not there" in each.detail]
 
 
 @pytest.mark.parametrize("node", NODES)

@@ -10,7 +10,13 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from minibroker.audit.files.ledger import ledger_chunks, ledger_rows, read_chunk, read_columns
+from minibroker.audit.files.ledger import (
+    ledger_chunks,
+    ledger_rows,
+    read_chunk,
+    read_columns,
+    without_copies,
+)
 from minibroker.audit.model import LEDGER
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
@@ -281,10 +287,10 @@ def test_lines_are_numbered_however_a_file_is_cut(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    """A sentence for each file that is not there or is none; an empty one is read; none twice."""
+    """A sentence for each file that is not there, is none or is empty; none is read twice."""
     path = tmp_path / "ledger"
     path.write_bytes(b"")
-    assert ledger_chunks([path]) == ([], [])
+    assert ledger_chunks([path]) == ([], [f"the ledger {path} is empty"])
     path.write_bytes(b"{}\n")
     (tmp_path / "same").symlink_to(path)
     chunks, problems = ledger_chunks([tmp_path, tmp_path / "none", path, tmp_path / "same"])
@@ -292,4 +298,36 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert problems == [
         f"the ledger {tmp_path} cannot be read: Is a directory",
         f"the ledger {tmp_path / 'none'} cannot be read: No such file or directory",
+    ]
+
+
+def test_a_ledger_under_two_names_counts_once(tmp_path: Path) -> None:
+    """By a link of either kind, a copy, or a copy from before the last lines were written."""
+    lines = [json.dumps(ACKED | {"offset": at}).encode() + b"\n" for at in range(9)]
+    whole, copy, older, other = (tmp_path / name for name in ("whole", "copy", "older", "other"))
+    hard, soft = tmp_path / "hard", tmp_path / "soft"
+    whole.write_bytes(b"".join(lines))
+    copy.write_bytes(whole.read_bytes())
+    older.write_bytes(b"".join(lines[:5]))
+    other.write_bytes(b"".join(lines[1:6]))
+    hard.hardlink_to(whole)
+    soft.symlink_to(whole)
+    kept, notes = without_copies([older, whole, copy, other, hard, soft, tmp_path / "missing"])
+    assert kept == [whole, other, tmp_path / "missing"]
+    assert [note.split(" has only")[0] for note in notes] == [
+        str(path) for path in (copy, hard, soft, older)
+    ]
+
+
+def test_a_pipe_and_an_empty_file_are_no_ledgers(tmp_path: Path) -> None:
+    """A pipe without a writer is refused at once: reading it would never end."""
+    pipe, empty = tmp_path / "pipe", tmp_path / "empty"
+    os.mkfifo(pipe)
+    empty.touch()
+    paths, notes = without_copies([pipe, empty])
+    chunks, problems = ledger_chunks(paths)
+    assert (chunks, notes) == ([], [])
+    assert problems == [
+        f"the ledger {pipe} cannot be read: not a regular file",
+        f"the ledger {empty} is empty",
     ]

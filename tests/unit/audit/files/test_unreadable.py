@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, judge
+from minibroker.audit.checks.extent import judge
+from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.files.directories import (
     KILLED,
     LIVE,
@@ -64,7 +65,7 @@ def test_a_file_that_cannot_be_read_holds_the_verdict_back(
     path.unlink()
     path.mkdir()  # as unreadable as a file can be, for root too
     unreadable = unreadable_of(log, tmp_path)
-    problem = "unreadable: not a regular file"
+    problem = "unreadable: Is a directory"
     assert unreadable == [UnreadableSegment(Replica(1, TOPIC, 1), LAST, problem)]
     [row], _ = judge([ReplicaFacts(1, TOPIC, 1, state, LogFacts.empty())], None, {1: state})
     told = unjudged_files(unreadable, [found], [replace(row, in_isr=in_sync)])

@@ -111,6 +111,7 @@ def described(**changed: object) -> dict[str, object]:
             }
         ],
         "tombstones": [{"id": "01" * 16, "name": "gone"}],
+        "directories": [{"node_id": node, "directory_id": "d", "run": 1} for node in (1, 3, 4)],
     } | changed
 
 
