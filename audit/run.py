@@ -33,9 +33,10 @@ from minibroker.audit.checks.extent import (
 )
 from minibroker.audit.checks.facts import log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
-from minibroker.audit.checks.groups import committed_by_groups, marks
+from minibroker.audit.checks.groups import group_offsets, marks
 from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_frame, will_be_empty
 from minibroker.audit.checks.registry import CHECKS, missing_input
+from minibroker.audit.checks.stored_commits import committed_by_groups, stored_by_groups
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
 from minibroker.audit.files.indexes import indexed_end
@@ -66,7 +67,7 @@ from minibroker.audit.source import is_small, pieces_of, read_pieces, read_table
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
-    Committed,
+    GroupOffset,
     LedgerCounts,
     Sizes,
     Summary,
@@ -131,7 +132,8 @@ class _Known:
     unjudged: list[Unjudged] = field(default_factory=list)
     checks: list[CheckRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    committed: Mapping[TopicPartition, tuple[Committed, ...]] = field(default_factory=dict)
+    groups: Sequence[GroupOffset] = ()
+    group_count: int = 0
 
 
 class _Run:
@@ -227,11 +229,13 @@ class _Run:
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
         replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
-        has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
 
         def records(topics: Collection[str]) -> DataFrame:
             return self._read_table((log for log in inputs.logs if log.topic in topics), "records")
 
+        stored = None
+        if any(row.topic == OFFSETS_TOPIC for row in rows):
+            stored = stored_by_groups(records([OFFSETS_TOPIC]), replicas)
         return Tables(
             batches=batches,
             replicas=replicas,
@@ -244,9 +248,9 @@ class _Run:
             topic_ids=inputs.topic_ids,
             known_at_ms=inputs.cluster.exported_at_ms if inputs.cluster else None,
             is_ledger_complete=self._options.is_ledger_complete,
-            committed=committed_by_groups(records([OFFSETS_TOPIC]), replicas)
-            if has_groups
-            else None,
+            assignments=inputs.cluster.assignments if inputs.cluster else None,
+            stored=stored,
+            committed=None if stored is None else committed_by_groups(stored),
         )
 
     def _bodies(self, inputs: Inputs, rows: Sequence[ReplicaRow], sizes: Sizes) -> DataFrame:
@@ -277,9 +281,9 @@ class _Run:
                 for name in reversed(names)
                 if not reasons[name]
             }
-            marking = pool.submit(in_context(describe("groups", marks)), tables)
+            marking = pool.submit(in_context(describe("groups", group_offsets)), tables)
             done = {name: future.result() for name, future in checking.items()}
-            self._known.committed = marking.result()
+            self._known.groups, self._known.group_count = marking.result()
             counts, unjudged = counting.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -331,7 +335,9 @@ class _Run:
             worst=worst_of(findings),
             unjudged=tuple(self._known.unjudged),
             notes=tuple(self._known.notes),
-            partitions=tuple(pictures(inputs, facts, rows, self._known.committed)),
+            partitions=tuple(pictures(inputs, facts, rows, marks(self._known.groups))),
+            groups=tuple(self._known.groups),
+            group_count=self._known.group_count,
         )
         out = self._options.out
         write_findings(findings, out)

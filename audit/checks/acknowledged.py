@@ -44,7 +44,7 @@ from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.local_frames import collect_small
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
-from minibroker.audit.files.ledger import Event
+from minibroker.audit.files.ledger import OF_GROUPS, Event
 from minibroker.audit.model import Tables
 from minibroker.protocol.constants import INT64_MAX
 
@@ -84,7 +84,6 @@ class Acknowledged:
     `lines`: by ledger, event and topic the `count`, the `first` line, when the first and the last
     were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
     `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
-    `commits`: ledger, line, group, PLACE, of the last commit of each group and partition.
     """
 
     entries: DataFrame
@@ -93,7 +92,6 @@ class Acknowledged:
     replicas: DataFrame
     lines: tuple[Row, ...]
     foreign: tuple[Row, ...]
-    commits: DataFrame
 
     @property
     def incomplete(self) -> set[str]:
@@ -120,7 +118,7 @@ class Acknowledged:
 def acknowledged(tables: Tables) -> Acknowledged:
     """Return the input of the ledger checks; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
-    more = ("topic_id", "timestamp", "group")
+    more = ("topic_id", "timestamp", "group", "member", "generation", "error")
     every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, *more)
     every = cache(every)
     is_judged = _is_judged(tables.topic_ids)
@@ -140,13 +138,13 @@ def acknowledged(tables: Tables) -> Acknowledged:
     foreign = tuple(row for row in lines if not row.is_judged)
     lines = [row for row in lines if row.is_judged]
     entries = every.where(is_judged) if foreign else every
-    commits = _last_commits(entries)
-    topics = {row.topic for row in lines if row.topic is not None and row.event != Event.COMMITTED}
+    of_records = [row for row in lines if row.event not in OF_GROUPS]
+    topics = {row.topic for row in of_records if row.topic is not None}
     records = tables.records(topics)
     records = cache(records.select(*REPLICA, "offset", _content().alias("content")))
     replicas = collect_small(_replicas(tables))
     unsound = collect_small(_unsound(entries, records, replicas))
-    return Acknowledged(entries, records, unsound, replicas, tuple(lines), foreign, commits)
+    return Acknowledged(entries, records, unsound, replicas, tuple(lines), foreign)
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
@@ -155,13 +153,6 @@ def _is_judged(topic_ids: Mapping[str, str]) -> Column:
         return lit(True)
     current = [f"{topic_id} {topic}" for topic, topic_id in topic_ids.items()]
     return col("topic_id").isNull() | concat_ws(" ", "topic_id", "topic").isin(current)
-
-
-def _last_commits(entries: DataFrame) -> DataFrame:
-    commits = entries.where(col("event") == Event.COMMITTED.value)
-    place = struct(coalesce("timestamp", lit(0)), "line", "ledger", "offset")
-    last = commits.groupBy("group", *PARTITION).agg(max_(place).alias("last"))
-    return last.select("group", *PARTITION, "last.ledger", "last.line", "last.offset")
 
 
 @memoize_per_run
@@ -269,7 +260,7 @@ def _unsound(entries: DataFrame, records: DataFrame, replicas: DataFrame) -> Dat
         & (col("offset") < col("end"))
     )
     return (
-        entries.where(col("offset").isNotNull() & (col("event") != Event.COMMITTED.value))
+        entries.where(col("offset").isNotNull() & ~col("event").isin(*OF_GROUPS))
         .join(places, [*PLACE], "left")
         .join(broadcast(partitions), [*PARTITION], "left")
         .where(~coalesce(is_sound, lit(False)))

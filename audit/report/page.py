@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from minibroker.audit.catalogue import DESCRIBED
 from minibroker.audit.model import FINDINGS, Finding, Severity
+from minibroker.audit.report import groups
 from minibroker.audit.report.lanes import Numbered, draw, printable
 from minibroker.audit.report.places import Places
 from minibroker.audit.summary import (
@@ -99,6 +100,7 @@ def page(summary: Summary, findings: Sequence[Finding]) -> str:
         sentence=printable(summary.sentence),
         about=_about(summary),
         numbers=_numbers(summary),
+        groups=groups.section(summary),
         pictures=pictures,
         findings=_findings(ordered, marks, Places(summary)),
         unjudged=_unjudged(summary),

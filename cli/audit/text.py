@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from minibroker.audit.model import Finding
+from minibroker.audit.report import groups
 from minibroker.audit.report.places import Places
 from minibroker.audit.summary import Summary, in_bytes, plural, visible
 from minibroker.cli.terminal import note
@@ -39,6 +40,7 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
         if rest := sum(kinds.values()) - sum(kinds[_kind(each)] for each in shown):
             yield f"... and {plural(rest, 'more finding')}"
         yield ""
+    yield from groups.lines(summary)
     for each in summary.unjudged[:UNJUDGED_MAX]:
         records = "" if each.records is None else f" ({plural(each.records, 'record')})"
         yield visible(f"Not judged: {each}{records}")

@@ -49,7 +49,8 @@ def test_wrong_committed_offsets_are_found(spark: SparkSession, tmp_path: Path) 
             ABOVE,
             offset=END + 1,
             detail=f"{said} {END + 1} ({OFFSETS_TOPIC}-0, offset {ABOVE});"
-            f" the in-sync log that has most ends at {END}",
+            f" the in-sync log that has most ends at {END};"
+            f" to do: minibroker group seek readers --topic {TOPIC}:{ABOVE} --to-latest",
         ),
         Finding(
             CHECK,
