@@ -94,22 +94,25 @@ def holes_of(
 ) -> list[Hole]:
     """Return what a group has left out below its commits, in order.
 
-    `jumps` are the offsets at which positions were set; `others` says whether a client without a
-    ledger has committed an offset from the first one to the second.
+    `jumps` are the offsets at which positions were set: reading begins there. `others` says whether
+    a client without a ledger has committed an offset from the first one to the second.
     """
     known, made = sorted(islands), sorted(commits)
-    offsets = [commit.offset for commit in made]
+    offsets, firsts = [commit.offset for commit in made], [island.first for island in known]
+    spans = [(before.last + 1, after.first) for before, after in pairwise(known)]
+    if known and (begun := [offset for offset in jumps if offset < known[0].first]):
+        spans.append((max(begun), known[0].first))
     gaps = []
-    for before, after in pairwise(known):
-        behind = bisect_right(offsets, after.first)
+    for start, end in spans:
+        behind = bisect_right(offsets, end)
         if behind < len(made):
-            gaps.append(Hole(before.last + 1, after.first, made[behind].where))
-    firsts = [island.first for island in known]
+            gaps.append(Hole(start, end, made[behind].where))
     for commit in made:
         if not commit.is_read:
-            # Where nothing was read before, only the record before the commit is known.
             at = bisect_left(firsts, commit.offset)
-            start = known[at - 1].last + 1 if at else commit.offset - 1
+            # Where no reading is known to have begun, only the record before the commit is known.
+            begun = [offset for offset in jumps if offset < commit.offset]
+            start = known[at - 1].last + 1 if at else max(begun, default=commit.offset - 1)
             gaps.append(Hole(start, commit.offset, commit.where))
     return _joined(
         Hole(max(start, log_start), end, where)

@@ -52,6 +52,20 @@ def test_what_was_left_out(
     assert [hole[:2] for hole in holes_of(read, made, (), 0, none)] == holes
 
 
+def test_where_reading_has_begun() -> None:
+    """A position that was set says it: what lies from there to the first reading is left out."""
+
+    def none(_begin: int, _end: int) -> bool:
+        return False
+
+    read, made = islands((20, 29)), commits(30)
+    assert [hole[:2] for hole in holes_of(read, made, [0], 0, none)] == [(0, 20)]
+    assert [hole[:2] for hole in holes_of(read, made, [0, 15], 0, none)] == [(15, 20)]
+    assert not holes_of(read, made, [0, 20], 0, none)
+    assert [hole[:2] for hole in holes_of([], commits(9, unread=[9]), [3], 0, none)] == [(3, 9)]
+    assert not holes_of([], commits(9, unread=[9]), [9], 0, none)
+
+
 def test_what_explains_a_hole() -> None:
     """A position that was set behind it, a log that begins behind it, and a client without a
     ledger that has committed there."""
