@@ -10,6 +10,7 @@ and one that ends before has lost records. (An application may commit any offset
 has no place to go on, either.)
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -168,7 +169,11 @@ class Judge:
     def _impossible_epoch(self, home: Home, row: CommitRow) -> Iterator[Finding]:
         name = TopicPartition(row["topic"], row["partition"])
         assignment = (self.assignments or {}).get(name)
-        if assignment is not None and row["leader_epoch"] > assignment.leader_epoch:
+        bounds = self.bounds.get(name)
+        newest = max((epoch for epoch, *_ in bounds.epochs), default=NONE) if bounds else NONE
+        if assignment is None or newest > assignment.leader_epoch:
+            return  # metadata that are older than the logs
+        if row["leader_epoch"] > assignment.leader_epoch:
             why = (
                 f"of leader epoch {row['leader_epoch']}, which never was: the partition is in"
                 f" {assignment.leader_epoch}"
@@ -180,9 +185,10 @@ class Judge:
         self, name: TopicPartition, bounds: LogBounds | None
     ) -> tuple[Severity, str] | None:
         """Return why no log can have the offset; None if one can."""
+        if bounds is not None:
+            return None
         if self.assignments is None:
-            why = "no log of this partition was given"
-            return (Severity.WARNING, why) if bounds is None else None
+            return Severity.WARNING, "no log of this partition was given"
         if name in self.assignments:
             return None
         if any(known.topic == name.topic for known in self.assignments):
@@ -254,9 +260,14 @@ def _said(home: Home, row: CommitRow) -> str:
     return f"group {row['group']} has committed {row['offset']} ({place})"
 
 
+def seek_command(group: str, topic: str, partition: int, where: str) -> str:
+    """Return what to do about a group that stands at a wrong offset."""
+    place = shlex.quote(f"{topic}:{partition}")
+    return f"to do: minibroker group seek {shlex.quote(group)} --topic {place} {where}"
+
+
 def _seek(row: CommitRow, where: str) -> str:
-    group, place = row["group"], f"{row['topic']}:{row['partition']}"
-    return f"to do: minibroker group seek {group} --topic {place} {where}"
+    return seek_command(row["group"], row["topic"], row["partition"], where)
 
 
 def _problem(home: Home, row: CommitRow) -> Finding:

@@ -26,6 +26,7 @@ from pyspark.sql.functions import sum as sum_of
 from minibroker.audit.checks.acknowledged import Acknowledged, acknowledged
 from minibroker.audit.checks.facts import PARTITION
 from minibroker.audit.checks.findings import as_findings
+from minibroker.audit.checks.group_offsets import seek_command
 from minibroker.audit.checks.local_frames import from_rows
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.ledger import Event
@@ -214,8 +215,7 @@ def findings_of(key: Key, reads: Reads, severity: Severity) -> Iterator[Finding]
         detail = (
             f"group {group} has skipped {plural(size, 'record')} {them}; no ledger of a member"
             f" shows that they were read, and the group has committed past them ({hole.where})"
-            f"; to do: minibroker group seek {group} --topic {topic}:{partition}"
-            f" --to-offset {hole.start}"
+            f"; {seek_command(*key, f'--to-offset {hole.start}')}"
         )
         detail += f"; and {more} more" if number == HOLES_MAX and more > 0 else ""
         yield Finding(CHECK, severity, topic, partition, offset=hole.start, detail=detail)

@@ -32,6 +32,7 @@ from minibroker.audit.checks.group_offsets import (
     Judge,
     LogBounds,
     Told,
+    seek_command,
 )
 from minibroker.audit.checks.group_reads import Reads, group_reads
 from minibroker.audit.checks.local_frames import from_rows
@@ -72,7 +73,12 @@ def lost_commit(tables: Tables) -> DataFrame | None:
     """
     if tables.ledger is None:
         return None
-    return _found(LOST_CHECK, tables, _lost(_judge(tables), _told(tables), _stored(tables)))
+    untold = None
+    if tables.is_ledger_complete:
+        # A program that was killed may have committed more than it wrote down.
+        untold = Severity.WARNING if acknowledged(tables).incomplete else Severity.ERROR
+    found = _lost(_judge(tables), _told(tables), _stored(tables), untold)
+    return _found(LOST_CHECK, tables, found)
 
 
 def group_offsets(tables: Tables) -> tuple[list[GroupOffset], int]:
@@ -92,8 +98,9 @@ def group_offsets(tables: Tables) -> tuple[list[GroupOffset], int]:
     for key, home, row in rows[:SHOWN_MAX]:
         bounds = judge.bounds.get(TopicPartition(*key[1:]))
         offset = row["offset"]
-        is_known = bounds is not None and offset is not None
-        lag = max(0, bounds.judged_end - offset) if bounds is not None and is_known else None
+        lag = None
+        if bounds is not None and offset is not None:
+            lag = max(0, bounds.judged_end - offset)
         generation = home.right.get((key[0], "", -1))
         shown.append(
             GroupOffset(
@@ -325,13 +332,16 @@ def _stored(tables: Tables) -> Stored:
     return found
 
 
-def _lost(judge: Judge, told: Commits, stored: Stored) -> Iterator[Finding]:
+def _lost(
+    judge: Judge, told: Commits, stored: Stored, untold: Severity | None
+) -> Iterator[Finding]:
+    """Yield the acknowledged commits that do not count; `untold` is how bad it is if a lower one
+    counts of which no ledger tells, None if that is no fault."""
     homes = {home.number: home for home in judge.homes}
     where = {key: home.number for home in judge.homes for key in home.right}
     for key, commits in sorted(told.items()):
-        number = where.get(key)
-        if number is None and judge.home_count is not None:
-            number = home_of(key[0], judge.home_count)
+        count = judge.home_count
+        number = where.get(key) if count is None else home_of(key[0], count)
         home = None if number is None else homes.get(number)
         last = max(commits)
         said = (
@@ -357,6 +367,10 @@ def _lost(judge: Judge, told: Commits, stored: Stored) -> Iterator[Finding]:
                 f" acknowledged before it ({older.ledger} line {older.line}){words}"
             )
             yield _lost_at(key, number, coordinator, last, detail, judge)
+        elif untold is not None and home is not None and _is_lower(home, key, last):
+            there = f"{_what_counts(home, key)}, of which no ledger tells"
+            detail = f"{said}, and {OFFSETS_TOPIC} says {there}{words}"
+            yield _lost_at(key, number, coordinator, last, detail, judge, untold)
 
 
 def _counts_instead(
@@ -376,6 +390,11 @@ def _counts_instead(
     return None if is_other or not is_sure else older
 
 
+def _is_lower(home: Home, key: Key, last: Told) -> bool:
+    row = home.right.get(key)
+    return row is not None and row["offset"] is not None and bool(row["offset"] < last.offset)
+
+
 def _what_counts(home: Home | None, key: Key) -> str:
     row = None if home is None else home.right.get(key)
     if row is None or row["offset"] is None:
@@ -384,14 +403,19 @@ def _what_counts(home: Home | None, key: Key) -> str:
 
 
 def _lost_at(
-    key: Key, home: int | None, broker: int | None, last: Told, detail: str, judge: Judge
+    key: Key,
+    home: int | None,
+    broker: int | None,
+    last: Told,
+    detail: str,
+    judge: Judge,
+    severity: Severity = Severity.ERROR,
 ) -> Finding:
     # The high watermarks read do not cover what running brokers have acknowledged since.
     is_live = any(each.is_live for each in judge.homes if home in (None, each.number))
-    severity = Severity.INFO if is_live else Severity.ERROR
+    severity = Severity.INFO if is_live else severity
     place = key[1:] if home is None else (OFFSETS_TOPIC, home)
-    seek = f"--topic {key[1]}:{key[2]} --to-offset {last.offset}"
-    advice = f"; to do: minibroker group seek {key[0]} {seek}"
+    advice = f"; {seek_command(*key, f'--to-offset {last.offset}')}"
     return Finding(LOST_CHECK, severity, *place, broker, detail=detail + advice)
 
 

@@ -61,7 +61,7 @@ def lines(summary: Summary) -> Iterator[str]:
         yield visible(f"Group {text}")
     if len(told) > GROUPS_MAX:
         yield f"... and {plural(len(told) - GROUPS_MAX, 'more group')}"
-    rows = [_HEADS + _READ_HEADS * _has_reads(summary)]
+    rows: list[tuple[str, ...]] = [_HEADS + _READ_HEADS * _has_reads(summary)]
     shown = summary.groups[:ROWS_MAX]
     rows += (_cells(row, with_reads=_has_reads(summary)) for row in shown)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

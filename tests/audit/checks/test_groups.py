@@ -94,7 +94,7 @@ def known(
     spark: SparkSession, records: Sequence[dict], replicas: Sequence[dict], **more: Any
 ) -> Tables:
     """The tables of an audit of these logs; `partitions` of t, and HOMES, are in the metadata."""
-    others: dict[str, Any] = {}
+    others: dict[str, Any] = more.pop("others", {})
     if (partitions := more.pop("partitions", None)) is not None:
         others["assignments"] = {
             **{TopicPartition("t", number): assignment() for number in range(partitions)},
@@ -407,3 +407,26 @@ def test_what_members_were_told_is_there(spark: SparkSession) -> None:
             )
             for group, offset, partition, line, there in told
         }
+
+
+def test_a_commit_of_which_no_ledger_tells(spark: SparkSession) -> None:
+    """A group that was set back by it is found if the ledgers are complete: an error, or a warning
+    where one of them breaks off. A commit that is higher sets nobody back."""
+    records = [
+        commit(1, at, G, ("t", partition), offset)
+        for at, (partition, offset) in enumerate([(0, 40), (0, 50), (0, 40), (1, 40), (1, 50)])
+    ]
+    replicas = [replica(1, OFFSETS_TOPIC, HOME), *(replica(1, "t", number) for number in (0, 1))]
+    told = [acknowledged(1, G, 0, 40), acknowledged(2, G, 0, 50, timestamp=2)]
+    told.append(acknowledged(3, G, 1, 40))
+    begun = {"ledger": "L", "line": 0, "event": "began"}
+    for is_complete, more, expected in (
+        (False, [], []),
+        (True, [], ["error"]),
+        (True, [begun], ["warning"]),
+    ):
+        others = {"is_ledger_complete": is_complete}
+        judged = known(spark, records, replicas, ledger=[*told, *more], others=others)
+        findings = all_found(judged, "lost-commit")
+        assert [each.severity.value for each in findings] == expected
+        assert all("of which no ledger tells" in each.detail for each in findings)
