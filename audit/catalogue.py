@@ -31,6 +31,14 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "an acknowledged record lies behind the end of a replica",
         "an acknowledged record of {log}{at} never arrived on broker {broker}",
     ),
+    "lost-commit": Described(
+        "a commit that a group was told of is not stored, or an older one counts",
+        "an acknowledged commit is lost ({log}): {said}",
+    ),
+    "skipped-read": Described(
+        "a group has committed past records that no member has read, by its consumers' ledgers",
+        "{said} of {log}",
+    ),
     "missing-committed": Described(
         "a replica in the ISR ends below a high watermark",
         "{log} on broker {broker} lacks committed records from offset {offset} on",
@@ -88,8 +96,13 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "the high watermark of {log} on broker {broker} lies above its log end",
     ),
     "committed-offset": Described(
-        "a group's committed offset lies outside the log, or replicas tell different ones",
+        "a group's committed offset lies outside the log or behind records that are gone, or"
+        " replicas tell different ones",
         "a group's committed offset is wrong: {log}{at}",
+    ),
+    "group-record": Described(
+        "a record of the offsets topic cannot be read, or is one that no coordinator writes",
+        "a record of {log}{at} is wrong: {said}",
     ),
     "segment-name": Described(
         "a file's name is not its first offset",

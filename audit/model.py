@@ -16,6 +16,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from minibroker.audit.files.cluster import Assignment
+    from minibroker.protocol.types import TopicPartition
+
 REPLICA_FIELDS: Final = (
     pa.field("broker", pa.int32()),
     pa.field("topic", pa.string()),
@@ -149,7 +152,10 @@ PRODUCERS: Final = pa.schema(
 # One row per event that a client wrote in its ledger. `event` is "acked", "failed" (the record may
 # have been stored) or "shown" (to a consumer); others describe the ledger itself (`Event` in
 # files/ledger.py). `offset` is null if the client did not learn it, `topic_id` (hex) if the ledger
-# does not have it; `group` is null unless the event is "committed": that group committed `offset`.
+# does not have it. `group` is that of the consumer, null of a producer or a consumer without one. A
+# "committed" or "refused" row is of that group's commit of `offset`, by `member` of `generation` as
+# far as the ledger says, with the `error` of a refused one. "jumped": that group's member has set
+# its position.
 LEDGER: Final = pa.schema(
     [
         pa.field("ledger", pa.string()),
@@ -164,13 +170,41 @@ LEDGER: Final = pa.schema(
         pa.field("timestamp", pa.int64()),
         pa.field("topic_id", pa.string()),
         pa.field("group", pa.string()),
+        pa.field("member", pa.string()),
+        pa.field("generation", pa.int32()),
+        pa.field("error", pa.string()),
     ]
 )
 
-# One row per replica of the offsets topic, group and partition: the last commit stored there.
-# `offset` is null if the commit was deleted, `highest` is the largest offset ever committed. `home`
-# is the partition of the offsets topic and `at` the offset of the record in it. A record that
-# cannot be decoded is a row with only its place and a `problem`.
+# One row per record of the offsets topic: a commit, or the generation of a group. `home` is the
+# partition of the offsets topic and `at` the offset of the record in it. `offset` is null if the
+# record deletes the commit, `generation` if it deletes the group; `members` (checks/commit_history)
+# is null in commits. A record that cannot be read has a `problem`, and of its key what can be read.
+STORED: Final = pa.schema(
+    [
+        pa.field("broker", pa.int32()),
+        pa.field("home", pa.int32()),
+        pa.field("at", pa.int64()),
+        pa.field("group", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("time_ms", pa.int64()),
+        pa.field("generation", pa.int32()),
+        pa.field("members", pa.string()),
+        pa.field("problem", pa.string()),
+    ]
+)
+
+# What the records of STORED amount to. One row per replica, group and partition: the last commit,
+# whose `offset` is null if it was deleted; `leader_epoch` is -1 if the client did not know it.
+# `highest` is the largest offset ever committed, `commits` and `deletions` count records,
+# `went_back` the commits below the one before, of which `back` describes the last. `by` says who
+# can have committed. `dropped` is what was deleted although a member had the partition. A row with
+# an empty topic is of a group: `offset` is its generation, `by` its members. A row with a `problem`
+# is of one record; it `is_grave` unless a later record has replaced it. `before` is the record that
+# it has changed places with.
 COMMITTED: Final = pa.schema(
     [
         pa.field("broker", pa.int32()),
@@ -180,8 +214,17 @@ COMMITTED: Final = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
+        pa.field("leader_epoch", pa.int32()),
         pa.field("highest", pa.int64()),
+        pa.field("commits", pa.int64()),
+        pa.field("deletions", pa.int64()),
+        pa.field("went_back", pa.int64()),
+        pa.field("back", pa.string()),
+        pa.field("by", pa.string()),
+        pa.field("dropped", pa.int64()),
         pa.field("problem", pa.string()),
+        pa.field("is_grave", pa.bool_()),
+        pa.field("before", pa.int64()),
     ]
 )
 
@@ -242,9 +285,9 @@ class Tables:
     `topic_ids` are the ids of the judged topics, by name; `deleted_ids` those of topics that the
     metadata know as deleted. `ledgers` are the names of the files that were given as ledgers, as
     the column `ledger` has them. `is_ledger_complete`: they cover all records that were sent.
-    `ledger` is None if none was given, `committed` if there is no offsets topic. `records` builds
-    the table of some topics' records. `bodies` covers the reference logs only: equal batches need
-    not be decoded twice.
+    `ledger` is None if none was given; `stored` and `committed` if there is no offsets topic.
+    `assignments` is None without metadata. `records` builds the table of some topics' records.
+    `bodies` covers the reference logs only: equal batches need not be decoded twice.
     """
 
     batches: "DataFrame"
@@ -259,4 +302,6 @@ class Tables:
     deleted_ids: frozenset[str] = frozenset()
     ledgers: tuple[str, ...] = ()
     is_ledger_complete: bool = False
+    assignments: "Mapping[TopicPartition, Assignment] | None" = None
+    stored: "DataFrame | None" = field(default=None)
     committed: "DataFrame | None" = field(default=None)

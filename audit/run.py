@@ -28,7 +28,7 @@ from minibroker.audit.checks.doubts import brokers_named
 from minibroker.audit.checks.extent import ReplicaRow, judge
 from minibroker.audit.checks.facts import PARTITION, equal_logs, log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
-from minibroker.audit.checks.groups import committed_by_groups, marks
+from minibroker.audit.checks.groups import group_offsets, marks
 from minibroker.audit.checks.local_frames import (
     ROWS_MAX,
     from_rows,
@@ -38,6 +38,7 @@ from minibroker.audit.checks.local_frames import (
 )
 from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.checks.registry import CHECKS, missing_input
+from minibroker.audit.checks.stored_commits import committed_by_groups, stored_by_groups
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import (
     LIVE,
@@ -78,7 +79,7 @@ from minibroker.audit.source import Piece, is_read_here, pieces_of, read_pieces,
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
-    Committed,
+    GroupOffset,
     LedgerCounts,
     Reading,
     Sizes,
@@ -149,7 +150,8 @@ class _Known:
     notes: list[str] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     capped: set[str] = field(default_factory=set)  # checks that found more than are kept
-    committed: Mapping[TopicPartition, tuple[Committed, ...]] = field(default_factory=dict)
+    groups: Sequence[GroupOffset] = ()
+    group_count: int = 0
 
 
 class _Run:
@@ -273,12 +275,14 @@ class _Run:
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
         replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
-        has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
 
         def records(topics: Collection[str]) -> DataFrame:
             logs = [log for log in inputs.logs if log.topic in topics]
             return self._read_records(logs, {} if inputs.is_live else equal_logs(batches))
 
+        stored = None
+        if any(row.topic == OFFSETS_TOPIC for row in rows):
+            stored = stored_by_groups(records([OFFSETS_TOPIC]), replicas)
         return Tables(
             batches=batches,
             replicas=replicas,
@@ -292,9 +296,9 @@ class _Run:
             deleted_ids=inputs.cluster.deleted_ids if inputs.cluster else frozenset(),
             ledgers=ledgers_read,
             is_ledger_complete=self._options.is_ledger_complete,
-            committed=committed_by_groups(records([OFFSETS_TOPIC]), replicas)
-            if has_groups
-            else None,
+            assignments=inputs.cluster.assignments if inputs.cluster else None,
+            stored=stored,
+            committed=None if stored is None else committed_by_groups(stored),
         )
 
     def _read_records(
@@ -344,9 +348,9 @@ class _Run:
                 for name in reversed(names)
                 if not reasons[name]
             }
-            marking = pool.submit(in_context(describe("groups", marks)), tables)
+            marking = pool.submit(in_context(describe("groups", group_offsets)), tables)
             done = {name: future.result() for name, future in checking.items()}
-            self._known.committed = marking.result()
+            self._known.groups, self._known.group_count = marking.result()
             counts, unjudged = counting.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -400,7 +404,9 @@ class _Run:
             worst=worst_of(findings),
             unjudged=tuple(self._known.unjudged),
             notes=tuple(self._known.notes),
-            partitions=tuple(pictures(inputs, facts, rows, self._known.committed)),
+            partitions=tuple(pictures(inputs, facts, rows, marks(self._known.groups))),
+            groups=tuple(self._known.groups),
+            group_count=self._known.group_count,
         )
         out = self._options.out
         write_findings(findings, out)
@@ -535,7 +541,7 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
         Replica(broker, name.topic, name.partition)
         for name, assignment in (inputs.cluster.assignments if inputs.cluster else {}).items()
         for broker in assignment.replicas
-        if broker in states and Replica(broker, *name) not in inputs.hidden
+        if broker in states and Replica(broker, name.topic, name.partition) not in inputs.hidden
     }
     for replica in sorted(there.keys() | assigned):
         log = there.get(replica)

@@ -183,6 +183,45 @@ class Committed:
     offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """What a consumer group has committed for a partition, by the records of the offsets topic.
+
+    `committed` is None if the commit was deleted, `lag` if the log is not at hand. `highest` is the
+    largest offset ever committed; `commits` and `deletions` count records. `went_back` counts
+    commits below the one before, of which `back` describes the last; `by` says who can have made
+    the newest commit. `home` is the partition of the offsets topic, and `coordinator` the broker
+    that leads it, None without metadata.
+
+    By the ledgers of the group's consumers, None without one: how many records it has `read`, how
+    many of them more than once (`twice`), how many it has `skipped` below its commits, how many
+    commits came too `early`, before their record was read, and how many were `refused`, by error in
+    `refusals`. `open_ledgers` are how many of these ledgers have no end, as of a killed member.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    committed: int | None
+    lag: int | None
+    highest: int
+    commits: int
+    went_back: int
+    back: str
+    by: str
+    deletions: int
+    generation: int | None
+    home: int
+    coordinator: int | None
+    read: int | None = None
+    twice: int | None = None
+    skipped: int | None = None
+    early: int | None = None
+    refused: int | None = None
+    refusals: str = ""
+    open_ledgers: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPicture:
     """A partition's replicas, and the offsets between which they were judged."""
@@ -225,6 +264,8 @@ class Summary:
     unjudged: tuple[Unjudged, ...] = ()
     notes: tuple[str, ...] = ()
     partitions: tuple[PartitionPicture, ...] = ()
+    groups: tuple[GroupOffset, ...] = ()
+    group_count: int = 0  # of committed offsets, of which `groups` has the first
     failure: str = ""
 
     @property

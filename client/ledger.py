@@ -15,10 +15,12 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Self
 
-from minibroker.client.consumer.assigned_partition import Offsets
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.groups.offset_commits import CommitAnswer
 from minibroker.client.options import ProducerOptions
 from minibroker.client.producer.delivery import Delivery
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.types import TopicPartition
 
 
 class LedgerFile:
@@ -97,9 +99,10 @@ class Ledger(LedgerFile):
 
 
 class ConsumerLedger(LedgerFile):
-    """A consumer's ledger: each delivered record, a sum for each poll, and the commits.
+    """A consumer's ledger: each delivered record, a sum for each poll, the commits, and the jumps.
 
-    `id_of` returns the id of the topic that the consumer reads, b"" while that is not known.
+    `id_of` returns the id of the topic that the consumer reads, b"" while that is not known. Lines
+    have the `group`, if there is one, so that the readings of its members can be put together.
     """
 
     def __init__(
@@ -107,16 +110,19 @@ class ConsumerLedger(LedgerFile):
         path: Path | str,
         wall_ms: Callable[[], int],
         id_of: Callable[[str], bytes] = lambda _: b"",
+        group: str | None = None,
     ) -> None:
-        super().__init__(path, wall_ms)
         self._id_of = id_of
+        self._of_group = {"group": group} if group else {}
+        super().__init__(path, wall_ms, **self._of_group)
 
     def record(self, records: Sequence[ConsumerRecord]) -> None:
         """Write a line for each record of a poll, grouped by partition, and one for all."""
-        named = {topic: _named(self._id_of(topic)) for topic in {each.topic for each in records}}
+        named = {topic: self._named(topic) for topic in {each.topic for each in records}}
         entries: list[dict[str, object]] = [
             {
                 **named[record.topic],
+                **self._of_group,
                 "name": "record_data",
                 "key": _text(record.key),
                 "value": _text(record.value),
@@ -135,19 +141,29 @@ class ConsumerLedger(LedgerFile):
         total = {"name": "records_consumed", "count": len(records), "partitions": partitions}
         self._write([*entries, total])
 
-    def record_commit(self, group: str, offsets: Offsets) -> None:
-        """Write a line for a commit that the coordinator has acknowledged."""
-        committed = [
-            {
-                "topic": topic,
-                "partition": partition,
-                "offset": each.offset,
-                **_named(self._id_of(topic)),
-            }
-            for (topic, partition), each in offsets.items()
+    def record_commit(self, answer: CommitAnswer) -> None:
+        """Write a line for what the coordinator has answered to a commit: done, or refused."""
+        offsets = [
+            {"topic": topic, "partition": partition, "offset": offset, **self._named(topic)}
+            for (topic, partition), offset in answer.offsets.items()
         ]
-        entry: dict[str, object] = {"name": "offsets_committed", "success": True, "group": group}
-        self._write([entry | {"offsets": committed}])
+        is_done = answer.error == ErrorCode.NONE
+        entry: dict[str, object] = {"name": "offsets_committed", "success": is_done}
+        if not is_done:
+            entry["error"] = answer.error.name
+        if answer.member_id:
+            entry |= {"member": answer.member_id, "generation": answer.generation}
+        self._write([entry | {"group": answer.group_id, "offsets": offsets}])
+
+    def record_jump(self, name: TopicPartition, offset: int) -> None:
+        """Write a line for a position that the application has sought, or that a reset has found:
+        what lies before it is left out on purpose."""
+        place = {"topic": name.topic, "partition": name.partition, "offset": offset}
+        entry: dict[str, object] = {"name": "position_set", **self._of_group, **place}
+        self._write([entry | self._named(name.topic)])
+
+    def _named(self, topic: str) -> dict[str, str]:
+        return _named(self._id_of(topic))
 
 
 def _named(topic_id: bytes) -> dict[str, str]:

@@ -46,7 +46,7 @@ from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
-from minibroker.audit.files.ledger import Event
+from minibroker.audit.files.ledger import OF_GROUPS, Event
 from minibroker.audit.model import Tables
 from minibroker.protocol.constants import INT64_MAX
 
@@ -100,7 +100,6 @@ class Acknowledged:
     were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
     `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
     `earliest`: the column of that name in `replicas`, by topic.
-    `commits`: ledger, line, group, PLACE, of the last commit of each group and partition.
     """
 
     entries: DataFrame
@@ -110,7 +109,6 @@ class Acknowledged:
     lines: tuple[Row, ...]
     foreign: tuple[Row, ...]
     earliest: Mapping[str, int]
-    commits: DataFrame
 
     @property
     def incomplete(self) -> set[str]:
@@ -137,7 +135,8 @@ class Acknowledged:
 def acknowledged(tables: Tables) -> Acknowledged:
     """Return the input of the ledger checks; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
-    every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, "group")
+    more = ("group", "member", "generation", "error")
+    every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, *more)
     every = cache(every)
     is_judged = _is_judged(tables.topic_ids)
     lines = (
@@ -156,14 +155,14 @@ def acknowledged(tables: Tables) -> Acknowledged:
     foreign = tuple(row for row in lines if not row.is_judged)
     lines = [row for row in lines if row.is_judged]
     entries = every.where(is_judged) if foreign else every
-    commits = _last_commits(entries)
-    topics = {row.topic for row in lines if row.topic is not None and row.event != Event.COMMITTED}
+    of_records = [row for row in lines if row.event not in OF_GROUPS]
+    topics = {row.topic for row in of_records if row.topic is not None}
     records = tables.records(topics)
     records = cache(records.select(*REPLICA, "offset", _content().alias("content")))
     replicas = collect_small(_replicas(tables))
     unsound = collect_small(_unsound(entries, records, replicas))
     known = (entries, records, unsound, replicas, tuple(lines), foreign)
-    return Acknowledged(*known, _earliest(replicas), commits)
+    return Acknowledged(*known, _earliest(replicas))
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
@@ -174,8 +173,10 @@ def _is_judged(topic_ids: Mapping[str, str]) -> Column:
     return col("topic_id").isNull() | concat_ws(" ", "topic_id", "topic").isin(current)
 
 
-def _last_commits(entries: DataFrame) -> DataFrame:
-    commits = entries.where(col("event") == Event.COMMITTED.value)
+@memoize_per_run
+def last_commits(known: Acknowledged) -> DataFrame:
+    """Return ledger, line, group, PLACE, of the last commit of each group and partition."""
+    commits = known.entries.where(col("event") == Event.COMMITTED.value)
     place = struct(coalesce("timestamp", lit(0)), "line", "ledger", "offset")
     last = commits.groupBy("group", *PARTITION).agg(max_(place).alias("last"))
     return last.select("group", *PARTITION, "last.ledger", "last.line", "last.offset")
@@ -323,7 +324,7 @@ def _unsound(entries: DataFrame, records: DataFrame, replicas: DataFrame) -> Dat
         & (col("offset") < col("end"))
     )
     return (
-        entries.where(col("offset").isNotNull() & (col("event") != Event.COMMITTED.value))
+        entries.where(col("offset").isNotNull() & ~col("event").isin(*OF_GROUPS))
         .join(places, [*PLACE], "left")
         .join(broadcast(partitions), [*PARTITION], "left")
         .where(~coalesce(is_sound, lit(False)))

@@ -1,259 +1,426 @@
 """Checks of the offsets that consumer groups committed, which brokers store in the offsets topic.
 
-The last record of a key is what a group has committed for a partition. Each in-sync replica of the
-offsets topic is read separately, below the judged end of its log, and all must agree; the commits
-on the reference replica are compared with the logs of the partitions that they name.
+The last record of a key is what a group has committed for a partition. All in-sync replicas of the
+offsets topic must agree. What counts is what confirms most of the commits that consumers' ledgers
+say were acknowledged; among equals what most replicas say; among those the reference replica.
 
 On a live cluster this is sound because high watermarks are read before the logs: a commit below the
 offsets topic's high watermark at that time concerns records that were committed before it.
+
+The rows of COMMITTED come to the driver: one per replica, group and partition.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import (
-    broadcast,
-    coalesce,
-    col,
-    concat,
-    format_string,
-    lit,
-    max_by,
-    when,
-)
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import coalesce as coalesced
+from pyspark.sql.functions import col, count, lit, struct
 from pyspark.sql.functions import max as largest_of
-from pyspark.sql.functions import min as smallest_of
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks.acknowledged import acknowledged
-from minibroker.audit.checks.facts import PARTITION
-from minibroker.audit.checks.findings import as_findings, in_sync, severity
-from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
-from minibroker.audit.files.commits import read_commit
+from minibroker.audit.checks.facts import PARTITION, runs
+from minibroker.audit.checks.findings import as_findings
+from minibroker.audit.checks.group_offsets import (
+    LOST_CHECK,
+    OFFSET_CHECK,
+    RECORD_CHECK,
+    CommitRow,
+    Home,
+    Judge,
+    LogBounds,
+    Told,
+    seek_command,
+)
+from minibroker.audit.checks.group_reads import Reads, group_reads
+from minibroker.audit.checks.local_frames import from_rows
+from minibroker.audit.checks.log_ends import EpochEnd, ascending
+from minibroker.audit.checks.memoize import memoize_per_run
+from minibroker.audit.files.commits import NONE, home_of
 from minibroker.audit.files.directories import LIVE
-from minibroker.audit.model import COMMITTED, Severity, Tables
-from minibroker.audit.summary import Committed
+from minibroker.audit.files.ledger import Event
+from minibroker.audit.model import FINDINGS, Finding, Severity, Tables
+from minibroker.audit.summary import Committed, GroupOffset
 from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.types import TopicPartition
 
-MARKS_MAX: Final = 2_000
-KEY: Final = ("home", "group", "topic", "partition")
+SHOWN_MAX: Final = 2_000
+KEY: Final = ("group", *PARTITION)
 
-
-def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
-    """Return the table COMMITTED, from RECORDS and REPLICAS."""
-    judged = replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
-    stored = records.where(col("topic") == OFFSETS_TOPIC).join(
-        broadcast(judged.select("broker", *PARTITION, "judged_end")), ["broker", *PARTITION]
-    )
-    wanted = stored.where(col("offset") < col("judged_end")).select(
-        "broker", "partition", "offset", "key", "value"
-    )
-    schema = from_arrow_schema(COMMITTED)
-    if local_rows(records) is None:
-        read = wanted.mapInArrow(_read, schema)
-    else:  # few enough for the driver, so that no Python worker has to start
-        there = _read(wanted.toArrow().to_batches())
-        read = local_frame(records.sparkSession, pa.Table.from_batches(there, COMMITTED), schema)
-    return collect_small(
-        read.groupBy("broker", *KEY, "problem")
-        .agg(
-            max_by("offset", "at").alias("offset"),
-            largest_of("at").alias("at"),
-            largest_of("highest").alias("highest"),
-        )
-        .select(*COMMITTED.names)
-    )
-
-
-def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of COMMITTED for records; one row per key and batch is enough."""
-    for batch in batches:
-        last: dict[tuple[object, ...], tuple[object, ...]] = {}
-        highest_at: dict[tuple[object, ...], int] = {}
-        for broker, home, at, key, value in zip(
-            *(column.to_pylist() for column in batch.columns), strict=True
-        ):
-            try:
-                commit = read_commit(key, value)
-            except ValueError as error:
-                unreadable = (broker, home, at, None, None, None, None, None, str(error))
-                last[broker, home, at] = unreadable
-                continue
-            if commit is not None:
-                place = (broker, home, commit[:3])
-                highest = max(commit.offset or 0, highest_at.get(place, 0))
-                highest_at[place] = highest
-                last[place] = (broker, home, at, *commit, highest, None)
-        columns = list(zip(*last.values(), strict=True)) or [()] * len(COMMITTED)
-        arrays = [
-            pa.array(column, each.type) for column, each in zip(columns, COMMITTED, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=COMMITTED)
+Key: TypeAlias = tuple[str, str, int]
+# By group and partition: the acknowledged commits, and how often each replica has them stored.
+Commits: TypeAlias = Mapping[Key, Sequence[Told]]
+Stored: TypeAlias = Mapping[tuple[Key, int], Mapping[int, int]]
+Replicas: TypeAlias = Mapping[TopicPartition, Sequence[dict[str, Any]]]
 
 
 def committed_offset(tables: Tables) -> DataFrame | None:
-    """Return the wrong committed offsets: outside their partition's log, different on in-sync
-    replicas, or acknowledged to a member of the group and not stored."""
-    assert tables.committed is not None, "without an offsets topic this check is not run"
-    columns = [*PARTITION, "broker", "other_broker", "offset", "severity", "detail"]
-    found = _outside(tables).select(columns)
-    if tables.ledger is not None:
-        found = found.unionByName(_unkept(tables).select(columns))
-    found = found.unionByName(_disagreeing(tables).select(columns))
-    return as_findings("committed-offset", found.unionByName(_unreadable(tables).select(columns)))
+    """Return the wrong committed offsets: outside their partition's log, of records that are gone,
+    or different on in-sync replicas."""
+    return _found(OFFSET_CHECK, tables, _judge(tables).findings())
 
 
-def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
-    """Return the committed offsets for the report, by partition: at most MARKS_MAX of them."""
-    found: dict[TopicPartition, tuple[Committed, ...]] = {}
+def group_record(tables: Tables) -> DataFrame | None:
+    """Return the records of the offsets topic that no coordinator reads, or that none writes."""
+    return _found(RECORD_CHECK, tables, _judge(tables).findings())
+
+
+def lost_commit(tables: Tables) -> DataFrame | None:
+    """Return the last acknowledged commits of groups that are not stored, or that no longer count.
+
+    A commit that was stored and deleted since is no loss.
+    """
+    if tables.ledger is None:
+        return None
+    untold = None
+    if tables.is_ledger_complete:
+        # A program that was killed may have committed more than it wrote down.
+        untold = Severity.WARNING if acknowledged(tables).incomplete else Severity.ERROR
+    found = _lost(_judge(tables), _told(tables), _stored(tables), untold)
+    return _found(LOST_CHECK, tables, found)
+
+
+def group_offsets(tables: Tables) -> tuple[list[GroupOffset], int]:
+    """Return the committed offsets for the report, by group and partition: at most SHOWN_MAX of
+    them, and how many there are."""
     if tables.committed is None:
-        return found
-    kept = _kept_by_reference(tables).where(col("offset").isNotNull())
-    rows = kept.orderBy(*PARTITION, "group").limit(MARKS_MAX).collect()
-    for row in rows:
-        name = TopicPartition(row["topic"], row["partition"])
-        found[name] = (*found.get(name, ()), Committed(row["group"], row["offset"]))
+        return [], 0
+    judge, reads = _judge(tables), group_reads(tables)
+    rows = [
+        (key, home, row)
+        for home in judge.homes
+        for key, row in home.right.items()
+        if key[1] and row["commits"]
+    ]
+    rows.sort(key=lambda each: each[0])
+    shown = []
+    for key, home, row in rows[:SHOWN_MAX]:
+        bounds = judge.bounds.get(TopicPartition(*key[1:]))
+        offset = row["offset"]
+        lag = None
+        if bounds is not None and offset is not None and offset >= 0:
+            lag = max(0, bounds.judged_end - offset)
+        generation = home.right.get((key[0], "", -1))
+        shown.append(
+            GroupOffset(
+                group=key[0],
+                topic=key[1],
+                partition=key[2],
+                committed=offset,
+                lag=lag,
+                highest=row["highest"],
+                commits=row["commits"],
+                went_back=row["went_back"],
+                back=row["back"] or "",
+                by=row["by"] or "",
+                deletions=row["deletions"],
+                generation=None if generation is None else generation["offset"],
+                home=home.number,
+                coordinator=judge.coordinator(home.number)[0],
+                **_read(reads.get(key)),
+            )
+        )
+    return shown, len(rows)
+
+
+def _read(reads: Reads | None) -> dict[str, Any]:
+    """Return what ledgers say of a group in a partition, by the names of fields."""
+    if reads is None:
+        return {}
+    names = ("read", "twice", "skipped", "refused", "refusals", "open_ledgers")
+    return {name: getattr(reads, name) for name in names} | {"early": len(reads.early)}
+
+
+def marks(shown: Iterable[GroupOffset]) -> dict[TopicPartition, tuple[Committed, ...]]:
+    """Return the committed offsets for the pictures, by partition."""
+    found: dict[TopicPartition, tuple[Committed, ...]] = {}
+    for each in shown:
+        if each.committed is not None:
+            name = TopicPartition(each.topic, each.partition)
+            found[name] = (*found.get(name, ()), Committed(each.group, each.committed))
     return found
 
 
-def _kept_by_reference(tables: Tables) -> DataFrame:
-    """Return the commits that count: KEY, offset, at, and the broker that stores them."""
-    assert tables.committed is not None
-    reference = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & col("is_reference"))
-    reference = reference.select(col("partition").alias("home"), "broker")
-    return tables.committed.where(col("problem").isNull()).join(
-        broadcast(reference), ["home", "broker"]
+def _found(check: str, tables: Tables, findings: Iterable[Finding]) -> DataFrame | None:
+    """Return the findings of a check as a table; None if there are none."""
+    rows = [
+        tuple(getattr(finding, name) for name in FINDINGS.names)
+        for finding in findings
+        if finding.check == check
+    ]
+    if not rows:
+        return None
+    return as_findings(check, from_rows(tables.replicas.sparkSession, FINDINGS, rows))
+
+
+@memoize_per_run
+def _judge(tables: Tables) -> Judge:
+    assert tables.committed is not None, "without an offsets topic this check is not run"
+    replicas = _by_partition(tables.replicas.toArrow().to_pylist())
+    rows = tables.committed.toArrow().to_pylist()
+    is_of_epoch = any(
+        row["leader_epoch"] not in (None, NONE) or row["before"] is not None for row in rows
+    )
+    epochs = _epochs(tables, replicas) if is_of_epoch else {}
+    bounds = {
+        name: _bounds(logs, epochs.get(name, ()))
+        for name, logs in replicas.items()
+        if any(map(_is_in_sync, logs))
+    }
+    told, stored = _told(tables), _stored(tables)
+    homes = [
+        _home(name.partition, logs, rows, bounds[name], told, stored)
+        for name, logs in sorted(replicas.items())
+        if name.topic == OFFSETS_TOPIC and name in bounds
+    ]
+    return Judge(homes, bounds, tables.assignments)
+
+
+def _by_partition(rows: Iterable[dict[str, Any]]) -> Replicas:
+    found: dict[TopicPartition, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[TopicPartition(row["topic"], row["partition"])].append(row)
+    return found
+
+
+def _is_in_sync(log: Mapping[str, Any]) -> bool:
+    return log["in_isr"] is not False
+
+
+def _bounds(logs: Sequence[Mapping[str, Any]], epochs: Sequence[EpochEnd]) -> LogBounds:
+    in_sync = [log for log in logs if _is_in_sync(log)]
+    reference = next((log for log in logs if log["is_reference"]), in_sync[0])
+    starts = [_first(log["log_start"], log["first_offset"], 0) for log in in_sync]
+    # The logs of running brokers are of different moments: what a restart would truncate is not
+    # known of them.
+    ends = {
+        log["broker"]: log["log_end"]
+        if log["state"] == LIVE
+        else _first(log["kept_end"], log["log_end"], 0)
+        for log in in_sync
+    }
+    return LogBounds(
+        min(starts),
+        max(log["log_end"] or 0 for log in in_sync),
+        max(log["judged_end"] or 0 for log in logs),
+        ends,
+        _first(reference["first_offset"], 0),
+        epochs,
     )
 
 
-def _outside(tables: Tables) -> DataFrame:
-    """Return the commits outside the log, each with what is wrong.
-
-    That is: above the end of every in-sync log, where no member can have read; above the end of
-    some in-sync log; or below the start of all of them, where retention leaves an idle group.
-    """
-    bounds = (
-        tables.replicas.where(in_sync())
-        .groupBy(*PARTITION)
-        .agg(
-            smallest_of(coalesce("log_start", "first_offset", lit(0))).alias("start"),
-            largest_of("log_end").alias("end"),
-            largest_of(when(col("state") != LIVE, col("judged_end"))).alias("judged_end"),
-        )
-    )
-    is_above = col("offset") > col("end")
-    is_short = col("offset") > col("judged_end")
-    why = when(is_above, format_string("; the in-sync log that has most ends at %d", "end"))
-    why = why.when(is_short, format_string("; an in-sync log ends at %d", "judged_end"))
-    why = why.otherwise(format_string("; the log begins at %d", "start"))
-    said = format_string("group %s has committed %d", "group", "offset")
-    place = format_string(" (%s-%d, offset %d)", lit(OFFSETS_TOPIC), "home", "at")
-    return (
-        _kept_by_reference(tables)
-        .join(broadcast(bounds), [*PARTITION])
-        .where(is_above | is_short | (col("offset") < col("start")))
-        .withColumns(
-            {
-                "broker": lit(None).cast("int"),
-                "other_broker": lit(None).cast("int"),
-                "severity": severity(is_above),
-                "detail": concat(said, place, why),
-            }
-        )
-    )
+def _first(*offsets: int | None) -> int:
+    return next(offset for offset in offsets if offset is not None)
 
 
-def _unkept(tables: Tables) -> DataFrame:
-    """Return the commits that were acknowledged to members and that the offsets topic lacks.
+def _epochs(tables: Tables, replicas: Replicas) -> dict[TopicPartition, tuple[EpochEnd, ...]]:
+    """Return the leader epochs of the reference logs."""
+    references = {
+        (log["broker"], *name)
+        for name, logs in replicas.items()
+        for log in logs
+        if log["is_reference"]
+    }
+    columns = ("broker", *PARTITION, "leader_epoch", "segment", "end", "next_offset", "length")
+    whole = runs(tables.batches).where(~col("torn")).select(*columns).toArrow().to_pylist()
+    last: dict[tuple[TopicPartition, int], tuple[int, int, int]] = {}
+    length: dict[tuple[TopicPartition, int], int] = defaultdict(int)
+    for run in whole:
+        name = TopicPartition(run["topic"], run["partition"])
+        if (run["broker"], *name) in references:
+            place = name, run["leader_epoch"]
+            there = (run["segment"], run["end"], run["next_offset"])
+            last[place] = max(last.get(place, there), there)
+            length[place] += run["length"]
+    found: dict[TopicPartition, list[EpochEnd]] = defaultdict(list)
+    for (name, epoch), (_, _, end) in last.items():
+        found[name].append(EpochEnd(epoch, end, length[name, epoch]))
+    return {name: ascending(ends) for name, ends in found.items()}
 
-    Only the last acknowledged commit of each group and partition counts. A commit that was stored
-    and deleted since is no loss.
-    """
-    kept_there = _kept_by_reference(tables).select(
-        "group", *PARTITION, col("offset").alias("kept"), "highest"
+
+def _home(
+    number: int,
+    logs: Sequence[Mapping[str, Any]],
+    rows: Sequence[dict[str, Any]],
+    bounds: LogBounds,
+    told: Commits,
+    stored: Stored,
+) -> Home:
+    """Return what counts in a partition of the offsets topic; see the head of this module."""
+    in_sync = [log for log in logs if _is_in_sync(log)]
+    by_broker: dict[int, dict[Key, CommitRow]] = {log["broker"]: {} for log in in_sync}
+    problems = []
+    for row in rows:
+        if row["home"] == number and row["problem"] is None:
+            by_broker[row["broker"]][row["group"], row["topic"], row["partition"]] = row
+        elif row["home"] == number:
+            problems.append(row)
+    contents = {
+        broker: {key: row["offset"] for key, row in keys.items() if row["offset"] is not None}
+        for broker, keys in by_broker.items()
+    }
+    reference = next(
+        (log["broker"] for log in in_sync if log["is_reference"]), in_sync[0]["broker"]
     )
-    homes = tables.replicas.where(col("topic") == OFFSETS_TOPIC)
-    # The high watermarks read do not cover what running brokers have acknowledged since.
-    is_live = homes.where(col("state") == LIVE).limit(1).count() > 0
-    is_enough = col("kept").isNull() | (col("highest") >= col("offset"))
-    is_known = col("highest").isNotNull() & is_enough
-    last_acknowledged = format_string(
-        "group %s was told that %d is committed (%s line %d)", "group", "offset", "ledger", "line"
+    here = {key for keys in by_broker.values() for key in keys}
+    last = {(key, max(told[key]).offset) for key in here & told.keys()}
+
+    def claim(broker: int) -> tuple[int, int]:
+        """Return how many acknowledged commits confirm a broker, and how many say the same."""
+        confirmed = sum(broker in stored.get(each, ()) for each in last)
+        return confirmed, sum(theirs == contents[broker] for theirs in contents.values())
+
+    best = max(map(claim, contents))
+    right = [broker for broker in contents if claim(broker) == best]
+    chosen = reference if reference in right else min(right)
+    return Home(
+        number,
+        chosen,
+        all(contents[broker] == contents[chosen] for broker in right),
+        any(log["state"] == LIVE for log in logs),
+        by_broker,
+        problems,
+        bounds,
     )
-    there = when(col("highest").isNull(), lit(f"; {OFFSETS_TOPIC} says nothing")).otherwise(
-        format_string(f"; {OFFSETS_TOPIC} says %d at most", "highest")
+
+
+# -- what ledgers say
+
+
+@memoize_per_run
+def _told(tables: Tables) -> Commits:
+    """Return the commits that ledgers say were acknowledged."""
+    found: dict[Key, list[Told]] = defaultdict(list)
+    if tables.ledger is None or not acknowledged(tables).count_lines(Event.COMMITTED)[0]:
+        return found
+    place = struct(
+        coalesced("timestamp", lit(0)).alias("timestamp"), "line", "ledger", "member", "generation"
     )
-    return (
+    commits = (
         acknowledged(tables)
-        .commits.join(kept_there, ["group", *PARTITION], "left")
-        .where(~is_known)
-        .withColumns(
-            {
-                "broker": lit(None).cast("int"),
-                "other_broker": lit(None).cast("int"),
-                "severity": lit(Severity.INFO.value) if is_live else severity(lit(True)),
-                "detail": concat(last_acknowledged, there),
-            }
+        .entries.where(col("event") == Event.COMMITTED.value)
+        .groupBy(*KEY, "offset")
+        .agg(largest_of(place).alias("last"), count("*").alias("count"))
+    )
+    for row in commits.toArrow().to_pylist():
+        last = row["last"]
+        by = "" if last["member"] is None else f", member {last['member']}"
+        by += "" if last["generation"] is None else f" of generation {last['generation']}"
+        key = (row["group"], row["topic"], row["partition"])
+        where = (last["timestamp"], last["line"], last["ledger"])
+        found[key].append(Told(*where, row["offset"], row["count"], by))
+    return found
+
+
+@memoize_per_run
+def _stored(tables: Tables) -> Stored:
+    """Return how often each replica of the offsets topic has what ledgers say was acknowledged."""
+    found: dict[tuple[Key, int], dict[int, int]] = defaultdict(dict)
+    if tables.stored is None or not _told(tables):
+        return found
+    commits = acknowledged(tables).entries.where(col("event") == Event.COMMITTED.value)
+    is_there = (
+        tables.stored.where(col("problem").isNull() & col("offset").isNotNull())
+        .join(commits.select(*KEY, "offset").distinct(), [*KEY, "offset"], "left_semi")
+        .groupBy("broker", *KEY, "offset")
+        .count()
+    )
+    for row in is_there.toArrow().to_pylist():
+        key = (row["group"], row["topic"], row["partition"])
+        found[key, row["offset"]][row["broker"]] = row["count"]
+    return found
+
+
+def _lost(
+    judge: Judge, told: Commits, stored: Stored, untold: Severity | None
+) -> Iterator[Finding]:
+    """Yield the acknowledged commits that do not count; `untold` is how bad it is if a lower one
+    counts of which no ledger tells, None if that is no fault."""
+    homes = {home.number: home for home in judge.homes}
+    where = {key: home.number for home in judge.homes for key in home.right}
+    for key, commits in sorted(told.items()):
+        count = judge.home_count
+        number = where.get(key) if count is None else home_of(key[0], count)
+        home = None if number is None else homes.get(number)
+        last = max(commits)
+        said = (
+            f"group {key[0]} was told that {last.offset} of {key[1]}-{key[2]} is committed"
+            f" ({last.ledger} line {last.line}{last.by})"
         )
-    )
+        has = stored.get((key, last.offset), {})
+        brokers = sorted(has) if home is None else sorted(home.rows)
+        lacking = [broker for broker in brokers if broker not in has]
+        coordinator, words = judge.coordinator(number)
+        if not has:
+            there = _what_counts(home, key)
+            detail = f"{said}, and {OFFSETS_TOPIC} says {there}{words}"
+            yield _lost_at(key, number, coordinator, last, detail, judge)
+        elif lacking:
+            holders = ", ".join(map(str, sorted(has)))
+            for broker in lacking:
+                detail = f"{said}, and broker {broker} does not have it; {holders} has"
+                yield _lost_at(key, number, broker, last, detail, judge)
+        elif home is not None and (older := _counts_instead(home, key, last, commits, stored)):
+            detail = (
+                f"{said}, and {OFFSETS_TOPIC} says {_what_counts(home, key)}, which was"
+                f" acknowledged before it ({older.ledger} line {older.line}){words}"
+            )
+            yield _lost_at(key, number, coordinator, last, detail, judge)
+        elif untold is not None and home is not None and _is_lower(home, key, last):
+            there = f"{_what_counts(home, key)}, of which no ledger tells"
+            detail = f"{said}, and {OFFSETS_TOPIC} says {there}{words}"
+            yield _lost_at(key, number, coordinator, last, detail, judge, untold)
 
 
-def _disagreeing(tables: Tables) -> DataFrame:
-    """Return the replicas of the offsets topic whose commit differs from the reference's."""
-    assert tables.committed is not None
-    right = _kept_by_reference(tables).select(
-        *KEY, col("offset").alias("right"), col("at").alias("right_at")
-    )
-    homes = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
-    homes = homes.select("broker", col("partition").alias("home"), "is_reference")
-    reference = homes.where("is_reference").select("home", col("broker").alias("other_broker"))
-    others = homes.where(~col("is_reference")).join(reference, "home").drop("is_reference")
-    theirs = tables.committed.where(col("problem").isNull()).join(
-        broadcast(others.drop("other_broker")), ["home", "broker"]
-    )
-    keys = right.select(*KEY).unionByName(theirs.select(*KEY)).distinct()
-    everybody = keys.join(broadcast(others), ["home"])
-    found = everybody.join(theirs, ["broker", *KEY], "left").join(right, [*KEY], "left")
-    it_says = concat(
-        format_string("of group %s in %s-%d it says ", "group", "topic", "partition"),
-        _in_words("offset", "at"),
-        format_string(", broker %d says ", "other_broker"),
-        _in_words("right", "right_at"),
-    )
-    nowhere = lit(-1)
-    return found.where(coalesce("offset", nowhere) != coalesce("right", nowhere)).select(
-        lit(OFFSETS_TOPIC).alias("topic"),
-        col("home").alias("partition"),
-        "broker",
-        "other_broker",
-        coalesce("at", "right_at").alias("offset"),
-        severity(lit(True)).alias("severity"),
-        it_says.alias("detail"),
-    )
+def _counts_instead(
+    home: Home, key: Key, last: Told, commits: Sequence[Told], stored: Stored
+) -> Told | None:
+    """Return the older acknowledged commit that counts instead of the last one; None if the last
+    one counts, or a commit of which no ledger tells."""
+    row = home.right.get(key)
+    if row is None or row["offset"] in (None, last.offset):
+        return None
+    older = next((each for each in commits if each.offset == row["offset"]), None)
+    if older is None:
+        return None
+    # The answers to two members may come in another order than their commits were made.
+    is_sure = older.offset < last.offset or older.ledger == last.ledger
+    is_other = stored.get((key, older.offset), {}).get(home.reference, 0) > older.count_of_lines
+    return None if is_other or not is_sure else older
 
 
-def _in_words(offset: str, at: str) -> Column:
-    words = format_string("%d (at offset %d)", offset, at)
-    return when(col(offset).isNull(), lit("nothing")).otherwise(words)
+def _is_lower(home: Home, key: Key, last: Told) -> bool:
+    row = home.right.get(key)
+    return row is not None and row["offset"] is not None and bool(row["offset"] < last.offset)
 
 
-def _unreadable(tables: Tables) -> DataFrame:
-    """Return the records of the offsets topic that cannot be decoded."""
-    assert tables.committed is not None
-    return tables.committed.where(col("problem").isNotNull()).select(
-        lit(OFFSETS_TOPIC).alias("topic"),
-        col("home").alias("partition"),
-        "broker",
-        lit(None).cast("int").alias("other_broker"),
-        col("at").alias("offset"),
-        severity(lit(False)).alias("severity"),
-        concat(lit("no record of a group: "), "problem").alias("detail"),
-    )
+def _what_counts(home: Home | None, key: Key) -> str:
+    row = None if home is None else home.right.get(key)
+    if row is None or row["offset"] is None:
+        return "nothing"
+    return f"{row['offset']} (offset {row['at']})"
+
+
+def _lost_at(
+    key: Key,
+    home: int | None,
+    broker: int | None,
+    last: Told,
+    detail: str,
+    judge: Judge,
+    severity: Severity = Severity.ERROR,
+) -> Finding:
+    # The high watermarks read do not cover what running brokers have acknowledged since.
+    is_live = any(each.is_live for each in judge.homes if home in (None, each.number))
+    severity = Severity.INFO if is_live else severity
+    place = key[1:] if home is None else (OFFSETS_TOPIC, home)
+    advice = f"; {seek_command(*key, f'--to-offset {last.offset}')}"
+    return Finding(LOST_CHECK, severity, *place, broker, detail=detail + advice)
 
 
 CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
-    "committed-offset": committed_offset,
+    OFFSET_CHECK: committed_offset,
+    LOST_CHECK: lost_commit,
+    RECORD_CHECK: group_record,
 }

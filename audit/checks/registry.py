@@ -5,7 +5,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from minibroker.audit.checks import groups, ledgers, log, producers, replicas
+from minibroker.audit.checks import group_reads, groups, ledgers, log, producers, replicas
+from minibroker.audit.checks.group_offsets import LOST_CHECK
 from minibroker.audit.model import Tables
 
 Check = Callable[[Tables], DataFrame | None]  # None: the check cannot find anything
@@ -16,15 +17,18 @@ CHECKS: Final[Mapping[str, Check]] = {
     **producers.CHECKS,
     **groups.CHECKS,
     **ledgers.CHECKS,
+    **group_reads.CHECKS,
 }
 
 
 def missing_input(name: str, tables: Tables) -> str:
     """Return why a check has no input; "" if it has."""
-    if name in ledgers.CHECKS and tables.ledger is None:
+    if name in {**ledgers.CHECKS, **group_reads.CHECKS} and tables.ledger is None:
         return "no ledger was given"
     if name == "unexpected" and not tables.is_ledger_complete:
         return "the ledgers were not said to be complete (--ledger-complete)"
     if name in groups.CHECKS and tables.committed is None:
         return "no group has committed anything"
+    if name == LOST_CHECK and tables.ledger is None:
+        return "no ledger was given"
     return ""

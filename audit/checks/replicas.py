@@ -38,7 +38,7 @@ from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.arrow import compute as pc
-from minibroker.audit.checks.acknowledged import State, acknowledged, suspects
+from minibroker.audit.checks.acknowledged import State, acknowledged, last_commits, suspects
 from minibroker.audit.checks.divergence import Batch, Divergence, Pair, find_divergences
 from minibroker.audit.checks.facts import (
     PARTITION,
@@ -383,7 +383,7 @@ def _commit_evidence(
         return {}
     told = {
         (row.group, row.topic, row.partition): row.offset
-        for row in acknowledged(tables).commits.collect()
+        for row in last_commits(acknowledged(tables)).collect()
     }
     stored: dict[tuple[int, int], dict[tuple[str, str, int], int | None]] = {}
     for row in tables.committed.where(col("problem").isNull()).collect():

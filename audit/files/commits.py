@@ -1,63 +1,205 @@
-"""Records of the offsets topic: the offsets that groups have committed.
+"""Records of the offsets topic: the offsets that groups have committed, and their generations.
 
-The bytes are Kafka's (its public message schemas OffsetCommitKey, OffsetCommitValue and
-GroupMetadataKey); a key begins with a number that selects the schema. Brokers write them with code
-of their own; this reader shares none of it.
+The bytes are Kafka's (its public message schemas OffsetCommitKey, OffsetCommitValue,
+GroupMetadataKey and GroupMetadataValue, and ConsumerProtocolAssignment inside the last); a key
+begins with a number that selects the schema. Brokers write them with code of their own; this reader
+shares none of it, and neither does `home_of` with the rule by which brokers place a group.
 """
 
 import struct
 from typing import Final, NamedTuple
 
+from minibroker.protocol.types import TopicPartition
+
 OFFSET_KEYS: Final = (0, 1)
 GROUP_KEY: Final = 2
-OFFSET_VALUES: Final = (0, 1, 2, 3)
+VALUE_VERSIONS: Final = (0, 1, 2, 3)  # of both kinds
+NONE: Final = -1  # a leader epoch or a time that is not known
+CONSUMER: Final = "consumer"  # the protocol type whose assignments are partitions
 
 
 class Commit(NamedTuple):
-    """The commit in one record; `offset` is None if the record deletes the group's commit."""
+    """The commit in one record; `offset` is None if the record deletes the group's commit.
+
+    `leader_epoch` is that of the record before `offset`, as the committing client knew it.
+    """
 
     group: str
     topic: str
     partition: int
     offset: int | None
+    leader_epoch: int = NONE
+    time_ms: int = NONE
 
 
-def read_commit(key: bytes | None, value: bytes | None) -> Commit | None:
-    """Return the commit in a record; None if the record is about a group's members.
+class Member(NamedTuple):
+    """A member of a generation, and the partitions that it had; none if they cannot be read."""
 
-    Raises ValueError for bytes that are neither.
-    """
+    member_id: str
+    client_id: str
+    partitions: frozenset[TopicPartition]
+
+
+class Generation(NamedTuple):
+    """A stored generation of a group; `number` is None if the record deletes the group."""
+
+    group: str
+    number: int | None
+    members: tuple[Member, ...] = ()
+
+
+class UnreadableRecord(ValueError):
+    """A record that no coordinator can read. `group`, `topic` and `partition` are those of its key:
+    None if the key cannot be read, `topic` also if the record is about a generation."""
+
+    def __init__(
+        self,
+        problem: str,
+        group: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.group, self.topic, self.partition = group, topic, partition
+
+
+def read_record(key: bytes | None, value: bytes | None) -> Commit | Generation:
+    """Return what a record says. Raises UnreadableRecord."""
     if key is None:
-        raise ValueError("a record without a key")
-    kind = _number(">h", key, 0)
-    if kind == GROUP_KEY:
-        return None
-    if kind not in OFFSET_KEYS:
-        raise ValueError(f"a key of kind {kind}")
-    group, end = _text(key, 2)
-    topic, end = _text(key, end)
-    partition = _number(">i", key, end)
-    if end + 4 != len(key):
-        raise ValueError("a key with bytes behind its end")
-    if value is None:
-        return Commit(group, topic, partition, None)
-    version = _number(">h", value, 0)
-    if version not in OFFSET_VALUES:
-        raise ValueError(f"an offset of version {version}")
-    return Commit(group, topic, partition, _number(">q", value, 2))
-
-
-def _number(form: str, data: bytes, position: int) -> int:
+        raise UnreadableRecord("a record without a key")
+    named: tuple[str, str | None, int | None]
     try:
-        number: int = struct.unpack_from(form, data, position)[0]
-    except struct.error:
-        raise ValueError(f"it ends within a number at byte {position}") from None
-    return number
+        fields = _Fields(key)
+        kind = fields.number(">h")
+        if kind == GROUP_KEY:
+            named = (fields.text(), None, None)
+        elif kind in OFFSET_KEYS:
+            named = (fields.text(), fields.text(), fields.number(">i"))
+        else:
+            raise ValueError(f"a key of kind {kind}")
+        fields.end("key")
+    except ValueError as error:
+        raise UnreadableRecord(str(error)) from None
+    group, topic, partition = named
+    try:
+        if topic is None or partition is None:
+            return Generation(group, None) if value is None else _generation(group, value)
+        if value is None:
+            return Commit(group, topic, partition, None)
+        return Commit(group, topic, partition, *_committed(value))
+    except ValueError as error:
+        raise UnreadableRecord(str(error), *named) from None
 
 
-def _text(data: bytes, position: int) -> tuple[str, int]:
-    begin = position + 2
-    end = begin + _number(">h", data, position)
-    if not begin <= end <= len(data):
-        raise ValueError(f"a text of {end - begin} bytes at byte {position}")
-    return data[begin:end].decode(), end
+def home_of(group: str, homes: int) -> int:
+    """Return the partition of the offsets topic that must have a group's records (GRP-01)."""
+    number = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for (unit,) in struct.iter_unpack(">H", units):
+        number = (31 * number + unit) & 0xFFFFFFFF
+    signed = number - (1 << 32) if number >> 31 else number
+    return 0 if signed == -(1 << 31) else abs(signed) % homes
+
+
+def _committed(value: bytes) -> tuple[int, int, int]:
+    """Return offset, leader epoch and time of a commit's value."""
+    fields = _Fields(value)
+    version = _version(fields, "an offset")
+    offset = fields.number(">q")
+    leader_epoch = fields.number(">i") if version >= 3 else NONE
+    fields.text()  # the client's own words
+    time_ms = fields.number(">q")
+    if version == 1:
+        fields.number(">q")  # when it expires
+    fields.end("value")
+    return offset, leader_epoch, time_ms
+
+
+def _generation(group: str, value: bytes) -> Generation:
+    fields = _Fields(value)
+    version = _version(fields, "a generation")
+    protocol_type = fields.text()
+    number = fields.number(">i")
+    fields.nullable_text()  # the assignment strategy
+    fields.nullable_text()  # the member that leads
+    if version >= 2:
+        fields.number(">q")  # since when
+    members = []
+    for _ in range(fields.count()):
+        member_id = fields.text()
+        if version >= 3:
+            fields.nullable_text()  # a static member's name
+        client_id = fields.text()
+        fields.text()  # its host
+        for _ in range(2 if version >= 1 else 1):
+            fields.number(">i")  # its time-outs
+        fields.data()  # its subscription
+        assignment = fields.data()
+        owned = _partitions(assignment) if protocol_type == CONSUMER else frozenset()
+        members.append(Member(member_id, client_id, owned))
+    fields.end("value")
+    return Generation(group, number, tuple(members))
+
+
+def _partitions(assignment: bytes) -> frozenset[TopicPartition]:
+    """Return the partitions of a member. The bytes are the clients' own: any may stand there."""
+    fields = _Fields(assignment)
+    found: set[TopicPartition] = set()
+    try:
+        fields.number(">h")
+        for _ in range(fields.count()):
+            topic = fields.text()
+            found.update(TopicPartition(topic, fields.number(">i")) for _ in range(fields.count()))
+    except ValueError:
+        return frozenset()
+    return frozenset(found)
+
+
+def _version(fields: "_Fields", what: str) -> int:
+    version = fields.number(">h")
+    if version not in VALUE_VERSIONS:
+        raise ValueError(f"{what} of version {version}")
+    return version
+
+
+class _Fields:
+    """Reads fields one after the other. Raises ValueError where there is none."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: str) -> int:
+        try:
+            number: int = struct.unpack_from(form, self._data, self._at)[0]
+        except struct.error:
+            raise ValueError(f"it ends within a number at byte {self._at}") from None
+        self._at += struct.calcsize(form)
+        return number
+
+    def text(self) -> str:
+        return self._bytes(self.number(">h"), "text").decode()
+
+    def nullable_text(self) -> str | None:
+        size = self.number(">h")
+        return None if size == -1 else self._bytes(size, "text").decode()
+
+    def data(self) -> bytes:
+        return self._bytes(self.number(">i"), "field")
+
+    def count(self) -> int:
+        """Return the length of a list. Each element takes bytes, so a wrong one ends early."""
+        count = self.number(">i")
+        if not 0 <= count <= len(self._data):
+            raise ValueError(f"a list of {count} at byte {self._at - 4}")
+        return count
+
+    def end(self, what: str) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"a {what} with bytes behind its end")
+
+    def _bytes(self, size: int, what: str) -> bytes:
+        begin, self._at = self._at, self._at + size
+        if size < 0 or self._at > len(self._data):
+            raise ValueError(f"a {what} of {size} bytes at byte {begin}")
+        return self._data[begin : self._at]

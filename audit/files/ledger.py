@@ -10,7 +10,8 @@ real Kafka. Lines with a name that is not listed below are ignored.
 * `record_data` is "shown" to a consumer. `records_consumed` has only offsets: the first and the
   last of a poll are "shown-offset", which say that a record was there, but not which.
 * `offsets_committed` is "committed", one row per partition, if it names the group (Kafka's does
-  not) and the commit succeeded.
+  not) and the commit succeeded; "refused" if it did not. `position_set` is "jumped": a member goes
+  on at the offset, and leaves out on purpose what lies before it.
 * `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger without an end is
   that of a program that crashed, and may have sent more than it wrote down. If it begins without
   idempotence, it is "repeating", too: a record may be stored more often than the program sent it.
@@ -66,7 +67,7 @@ _NOT_A_LEDGER: Final = (
     pa.ArrowException,
 )
 
-# ledger, line, event, acks, topic, partition, offset, key, value, timestamp, topic_id, group
+# A row of LEDGER; the readers of a line leave out `ledger` and `line`.
 Row: TypeAlias = tuple[Any, ...]
 
 
@@ -78,6 +79,8 @@ class Event(StrEnum):
     SHOWN = "shown"
     SHOWN_OFFSET = "shown-offset"
     COMMITTED = "committed"
+    REFUSED = "refused"
+    JUMPED = "jumped"
     BEGAN = "began"
     REPEATING = "repeating"
     ENDED = "ended"
@@ -85,6 +88,8 @@ class Event(StrEnum):
     UNREADABLE = "unreadable"
 
 
+# Their offsets are those of commits and positions, not of records.
+OF_GROUPS: Final = (Event.COMMITTED, Event.REFUSED, Event.JUMPED)
 _SHOWN: Final = "record_data"
 _FAILED: Final = "producer_send_error"
 # The lines that are about one record, and the fields of theirs that a row has.
@@ -104,6 +109,10 @@ _LINE: Final = pa.schema(
         ("acks", pa.int16()),
         ("timestamp", pa.int64()),
         ("topicId", pa.string()),
+        ("group", pa.string()),
+        ("member", pa.string()),
+        ("generation", pa.int32()),
+        ("error", pa.string()),
     ]
 )
 _NULLABLE: Final = (b'"key":', b'"value":')
@@ -306,7 +315,7 @@ def _batch_of_columns(ledger: str, lines: pa.Table) -> pa.RecordBatch:
         "value": lines["value"].cast(pa.binary()),
         "timestamp": lines["timestamp"],
         "topic_id": lines["topicId"],
-        "group": pa.nulls(lines.num_rows, pa.string()),
+        **{name: lines[name] for name in ("group", "member", "generation", "error")},
     }
     return _one_batch(pa.table(columns, schema=LEDGER))
 
@@ -403,8 +412,8 @@ def _count_lines(file: IO[bytes], size: int) -> int:
 # -- an object: its rows without the first two columns. Arrow checks the types that these let pass.
 
 
-def _bare(event: Event) -> Row:
-    return (event, *[None] * 9)
+def _bare(event: Event, group: str | None = None) -> Row:
+    return (event, *[None] * 8, group, None, None, None)
 
 
 def _acked(entry: dict[str, Any]) -> list[Row]:
@@ -438,19 +447,31 @@ def _shown_offsets(entry: dict[str, Any]) -> list[Row]:
 
 def _committed(entry: dict[str, Any]) -> list[Row]:
     group = entry.get("group")
-    if group is None or not entry.get("success", True):
+    if group is None:
         return []
-    rows = []
-    for each in entry["offsets"]:
-        bare = {"key": None, "value": None, "timestamp": entry.get("timestamp")} | each
-        row = _row(Event.COMMITTED, bare, index(each["partition"]), index(each["offset"]))
-        rows.append((*row[:-1], group))
-    return rows
+    event = Event.COMMITTED if entry.get("success", True) else Event.REFUSED
+    generation = entry.get("generation")
+    by = {name: entry.get(name) for name in ("timestamp", "group", "member")}
+    by |= {"generation": None if generation is None else index(generation)}
+    by |= {"key": None, "value": None, "error": entry.get("error")}
+    if event is Event.REFUSED:  # what was refused need not be known
+        return [_row(event, by | each, index(each["partition"]), None) for each in entry["offsets"]]
+    return [
+        _row(event, by | each, index(each["partition"]), index(each["offset"]))
+        for each in entry["offsets"]
+    ]
+
+
+def _jumped(entry: dict[str, Any]) -> list[Row]:
+    if entry.get("group") is None:
+        return []
+    bare = {"key": None, "value": None} | entry
+    return [_row(Event.JUMPED, bare, index(entry["partition"]), index(entry["offset"]))]
 
 
 def _began(entry: dict[str, Any]) -> list[Row]:
     repeating = [_bare(Event.REPEATING)] if entry.get("idempotence") is False else []
-    return [_bare(Event.BEGAN), *repeating]
+    return [_bare(Event.BEGAN, entry.get("group")), *repeating]
 
 
 _READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {
@@ -459,6 +480,7 @@ _READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {
     _SHOWN: _shown,
     "records_consumed": _shown_offsets,
     "offsets_committed": _committed,
+    "position_set": _jumped,
     BEGINNING: _began,
     "shutdown_complete": lambda _: [_bare(Event.ENDED)],
 }
@@ -476,5 +498,8 @@ def _row(event: Event, entry: dict[str, Any], partition: int | None, offset: int
         None if value is None else value.encode("utf-8", "surrogateescape"),
         entry.get("timestamp"),
         entry.get("topicId"),
-        None,
+        entry.get("group"),
+        entry.get("member"),
+        entry.get("generation"),
+        entry.get("error"),
     )

@@ -17,7 +17,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
-from operator import itemgetter
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -27,6 +26,7 @@ import pyarrow.parquet as pq
 
 from minibroker.audit.catalogue import DESCRIBED
 from minibroker.audit.model import FINDINGS, Finding, Severity
+from minibroker.audit.report import groups
 from minibroker.audit.report.advice import Advice, advise
 from minibroker.audit.report.faults import Fault, in_faults
 from minibroker.audit.report.lanes import Numbered, draw, printable
@@ -108,7 +108,7 @@ def page(summary: Summary, findings: Sequence[Finding]) -> str:
         about=_about(summary),
         answer=_answer(advise(summary, findings)),
         numbers=_numbers(summary),
-        groups=_groups(summary),
+        groups=groups.section(summary),
         pictures=pictures,
         findings=_findings(faults, marks, Places(summary)),
         unjudged=_unjudged(summary),
@@ -172,30 +172,6 @@ def _answer(advice: Advice | None) -> str:
         f"<dt>Is anything lost?</dt><dd>{printable(advice.lost)}</dd>"
         f"<dt>Which copies are bad?</dt><dd>{printable(advice.copies)}</dd>"
         f"<dt>What to do, in this order</dt><dd>{todo}</dd></dl>"
-    )
-
-
-def _groups(summary: Summary) -> str:
-    """Return what each group has committed of each partition, and how far that is from the end."""
-    rows = [
-        (
-            printable(each.group),
-            f"{printable(partition.topic)}-{partition.partition}",
-            f"{each.offset:,}",
-            "" if partition.judged_end is None else f"{partition.judged_end:,}",
-            "" if partition.judged_end is None else f"{partition.judged_end - each.offset:,}",
-        )
-        for partition in summary.partitions
-        for each in partition.committed
-    ]
-    if not rows:
-        return "<p>No committed offset was found.</p>"
-    more = len(rows) - GROUP_ROWS_MAX
-    rest = f"<p>And {plural(more, 'committed offset')} more.</p>" if more > 0 else ""
-    headers = ("Group", "Log", "Committed", "Judged up to", "Lag")
-    return (
-        _table("Committed offsets", headers, sorted(rows, key=itemgetter(0))[:GROUP_ROWS_MAX])
-        + rest
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from minibroker.audit.model import Finding
+from minibroker.audit.report import groups
 from minibroker.audit.report.advice import Advice, advise
 from minibroker.audit.report.faults import Fault, in_faults
 from minibroker.audit.report.places import Places
@@ -44,6 +45,7 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
         if rest := sum(kinds.values()) - sum(kinds[_kind(each)] for each in shown):
             yield f"... and {plural(rest, 'more fault')}"
         yield ""
+    yield from groups.lines(summary)
     for each in summary.unjudged[:UNJUDGED_MAX]:
         records = "" if each.records is None else f" ({plural(each.records, 'record')})"
         yield visible(f"Not judged: {each}{records}")

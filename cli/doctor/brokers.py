@@ -15,10 +15,11 @@ from minibroker.broker.findings.brokers import BrokerSeen, ListenerTried
 from minibroker.cli.terminal import opened_admin
 
 if TYPE_CHECKING:
+    from minibroker.broker.findings.groups import OffsetRange
     from minibroker.client.admin import ClusterDescription
     from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.metadata import TopicMetadata
-    from minibroker.protocol.types import Endpoint, NamedEndpoint
+    from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 PARALLEL_MAX: Final = 16
 NEW_TOPICS: Final = "new topics"
@@ -82,6 +83,33 @@ def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
         with opened_admin(bootstrap, timeout_s) as admin:
             refused = refused_topics(admin, names)
     return ClusterSeen(seen, tried, topics, configs, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsSeen:
+    """The committed offsets of all groups, and the ranges of their partitions: those that are
+    missing or have no leader are left out. `silent` are the brokers that do not say which groups
+    they keep, with the reason."""
+
+    committed: "Mapping[str, Mapping[TopicPartition, int]]"
+    ranges: "Mapping[TopicPartition, OffsetRange]"
+    silent: Mapping[int, str]
+
+
+def inspect_groups(bootstrap: str, timeout_s: float) -> GroupsSeen:
+    """Ask for the committed offsets of all groups. Raises `Admin`'s errors."""
+    from minibroker.cli.group.lag import offset_ranges
+
+    with opened_admin(bootstrap, timeout_s) as admin:
+        report = admin.list_groups()
+        committed = {
+            each.group_id: {
+                name: found.offset for name, found in admin.committed_offsets(each.group_id).items()
+            }
+            for each in report.groups
+        }
+        names = {name for offsets in committed.values() for name in offsets}
+        return GroupsSeen(committed, offset_ranges(admin, names), report.silent)
 
 
 def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:

@@ -76,7 +76,8 @@ def doctor(
 
 
 def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "Iterator[Finding]":
-    """Yield findings about brokers, topics and, if only brokers name it, the metadata store."""
+    """Yield findings about brokers, topics, groups and, if only brokers name it, the metadata
+    store."""
     from minibroker import __version__
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
@@ -105,9 +106,25 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
         yield from of_topics(cluster.topics, cluster.configs, live)
         if cluster.refused is not None:
             yield from of_refused_topics(cluster.refused)
+        yield from _of_groups(bootstrap, timeout_s)
         answered = [each for each in cluster.seen if each.answer is not None]
     if config is None:
         yield from _of_named_stores(answered)
+
+
+def _of_groups(bootstrap: str, timeout_s: float) -> "Iterator[Finding]":
+    from minibroker.broker.findings import Finding, Level
+    from minibroker.broker.findings.groups import of_groups
+    from minibroker.cli.doctor.brokers import inspect_groups
+    from minibroker.client.errors import ClientError
+
+    try:
+        seen = inspect_groups(bootstrap, timeout_s)
+    except ClientError as error:
+        text = f"no broker tells what groups have committed: {error}"
+        yield Finding(Level.PROBLEM, text, "see `minibroker group list`, and the findings above")
+    else:
+        yield from of_groups(seen.committed, seen.ranges, seen.silent)
 
 
 def _with_own_ids(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":

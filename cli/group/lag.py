@@ -8,6 +8,7 @@ means unknown: never committed, a topic that no longer exists, a partition witho
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from minibroker.broker.findings.groups import OffsetRange, warning_of
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition
@@ -44,13 +45,6 @@ class Row(NamedTuple):
     client_id: str | None = None
 
 
-class OffsetRange(NamedTuple):
-    """The offsets of a partition that consumers can read."""
-
-    log_start: int
-    end: int
-
-
 def rows_of(
     group: "GroupDescription",
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
@@ -81,19 +75,8 @@ def warnings_of(
 ) -> Iterator[str]:
     """Yield a warning for each wrong offset."""
     for name, (offset, *_) in sorted(committed.items()):
-        if name not in ranges:
-            yield f"{name} is gone, or nobody leads it"
-        elif offset < ranges[name].log_start:
-            yield (
-                f"{name}: the group is at {offset}, and the log begins at"
-                f" {ranges[name].log_start}: what was between is gone (retention), and a consumer"
-                " goes on by auto.offset.reset"
-            )
-        elif offset > ranges[name].end:
-            yield (
-                f"{name}: the group is at {offset}, and the log ends at {ranges[name].end}:"
-                " records were lost, or the topic was made anew (see `group seek`)"
-            )
+        if found := warning_of(name, offset, ranges.get(name)):
+            yield found[1]
 
 
 def offset_ranges(

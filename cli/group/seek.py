@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
+from minibroker.broker.findings.groups import OffsetRange
 from minibroker.cli.data.formats import FormatError, parse_offset
-from minibroker.cli.group.lag import OffsetRange, offset_ranges
+from minibroker.cli.group.lag import offset_ranges
 from minibroker.cli.terminal import Failure, counted, note, readable
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition

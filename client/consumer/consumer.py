@@ -20,7 +20,7 @@ itself turns auto-commit off. After a crash the group rereads records; it skips 
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, Unpack
 
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.deserializers import Deserializers
@@ -42,7 +42,7 @@ from minibroker.client.groups.consumer_group import (
     ConsumerGroup,
     RebalanceCallbacks,
 )
-from minibroker.client.groups.offset_commits import OffsetsToCommit
+from minibroker.client.groups.offset_commits import CommitAnswer, OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.net.cluster import (
@@ -157,9 +157,13 @@ class Consumer(Generic[K, V]):
         async with AsyncExitStack() as stack:
             if self._ledger_path is not None:
                 ledger = ConsumerLedger(
-                    self._ledger_path, self._seams.wall_ms, self._positions.topic_id
+                    self._ledger_path,
+                    self._seams.wall_ms,
+                    self._positions.topic_id,
+                    self._options.group_id,
                 )
                 self._ledger = stack.enter_context(ledger)
+                self._positions.on_jump = self._record_jump
             cluster = await stack.enter_async_context(open_cluster(self._options, self._seams))
             fetcher = Fetcher(cluster, self._positions, self._options)
             await stack.enter_async_context(in_background(fetcher.run))
@@ -589,9 +593,14 @@ class Consumer(Generic[K, V]):
                 raise failure
         return done
 
-    def _record_commit(self, group: str, offsets: Offsets) -> None:
+    def _record_commit(self, answer: CommitAnswer) -> None:
         if self._ledger is not None:
-            self._ledger.record_commit(group, offsets)
+            self._ledger.record_commit(answer)
+
+    def _record_jump(self, name: TopicPartition, offset: int) -> None:
+        assert self._ledger is not None
+        with suppress(OSError):  # the ledger keeps the line, and the next poll raises
+            self._ledger.record_jump(name, offset)
 
     def _seek_to(self, partitions: tuple[TopicPartition, ...], sentinel: int) -> None:
         self._delivered.return_buffered()

@@ -103,6 +103,8 @@ class Positions:
         # The partitions whose records were taken since this was emptied (delivered_positions.py).
         self.recently_delivered: list[AssignedPartition] = []
         self.is_changed = False
+        # Called when the application or a reset sets a position: it leaves out what lies between.
+        self.on_jump: Callable[[TopicPartition, int], None] = lambda _name, _offset: None
 
     # -- the application's side
 
@@ -138,6 +140,7 @@ class Positions:
         if not 0 <= offset <= INT64_MAX:
             raise ValueError(f"an offset is 0 to {INT64_MAX}, not {offset}")
         self.of(name).seek(offset)
+        self.on_jump(name, offset)
         self.is_changed = True
 
     def seek_to(self, name: TopicPartition, timestamp: int) -> None:
@@ -276,6 +279,7 @@ class Positions:
                 level = logging.WARNING if reset.is_gap else logging.INFO
                 log.log(level, text, name, reset.reason, self._options.auto_offset_reset, offset)
             assigned.seek(offset)
+            self.on_jump(name, offset)
             self.is_changed = True
 
     def fail(self, name: TopicPartition, reset: Reset, code: ErrorCode) -> None:

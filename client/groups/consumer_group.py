@@ -31,7 +31,12 @@ from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import Membership, State
 from minibroker.client.groups.membership_tasks import MembershipTasks
-from minibroker.client.groups.offset_commits import OffsetCommits, OffsetsToCommit, read_offsets
+from minibroker.client.groups.offset_commits import (
+    CommitAnswer,
+    OffsetCommits,
+    OffsetsToCommit,
+    read_offsets,
+)
 from minibroker.client.groups.queued_commits import OnCommit, QueuedCommits
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.options import ConsumerOptions
@@ -65,7 +70,7 @@ class ConsumerGroup:
         fetcher: Fetcher,
         positions: Positions,
         delivered: DeliveredPositions[Any, Any],
-        on_commit: Callable[[str, Offsets], None],
+        record_answer: Callable[[CommitAnswer], None],
     ) -> None:
         options = cluster.options
         assert isinstance(options, ConsumerOptions)
@@ -73,7 +78,6 @@ class ConsumerGroup:
         self._fetcher = fetcher
         self._positions = positions
         self._delivered = delivered
-        self._on_commit = on_commit  # gets changes of the group and acknowledged commits
         self._callbacks = RebalanceCallbacks()
         self._turn = trio.StrictFIFOLock()  # held by the task that changes the assignment
         self._advancing = trio.CancelScope()
@@ -86,7 +90,7 @@ class ConsumerGroup:
         self.membership = Membership(options)
         coordinator = CoordinatorClient(cluster, options.group_id)
         self._tasks = MembershipTasks(cluster, coordinator, self.membership, delivered, self._wake)
-        self._commits = OffsetCommits(coordinator, self.membership)
+        self._commits = OffsetCommits(coordinator, self.membership, record_answer)
         self._queued = QueuedCommits(options.group_id, self._commit_now)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -302,7 +306,7 @@ class ConsumerGroup:
             return self._delivered.not_behind_committed(chosen) if offsets is None else chosen
 
         timeout_s = self._options.default_api_timeout_ms / 1000
-        self._record_committed(await self._commits.commit(choose, timeout_s))
+        self._delivered.record_committed(await self._commits.commit(choose, timeout_s))
 
     def commit_async(
         self, offsets: OffsetsToCommit | None, on_commit: OnCommit | None, *, is_callback: bool
@@ -326,7 +330,7 @@ class ConsumerGroup:
 
     async def _commit_now(self, offsets: Offsets) -> None:
         timeout_s = self._options.default_api_timeout_ms / 1000
-        self._record_committed(await self._commits.commit(lambda: offsets, timeout_s))
+        self._delivered.record_committed(await self._commits.commit(lambda: offsets, timeout_s))
 
     async def committed(
         self, names: Iterable[TopicPartition]
@@ -344,12 +348,7 @@ class ConsumerGroup:
         if choose():
             await self._queued.finish()
             timeout_s = self._options.default_api_timeout_ms / 1000
-            self._record_committed(await self._commits.commit(choose, timeout_s))
-
-    def _record_committed(self, offsets: Offsets) -> None:
-        self._delivered.record_committed(offsets)
-        if offsets:
-            self._on_commit(self._options.group_id, offsets)
+            self._delivered.record_committed(await self._commits.commit(choose, timeout_s))
 
     async def _commit_without_raising(self) -> None:
         if self._options.enable_auto_commit:

@@ -15,7 +15,7 @@ a member can never succeed; what was read since the last one will be read again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import trio
 
@@ -46,12 +46,34 @@ OffsetsToCommit: TypeAlias = (
 )
 
 
-class OffsetCommits:
-    """The commits of one consumer."""
+class CommitAnswer(NamedTuple):
+    """What a coordinator has said of some offsets, and who had asked; `error` is NONE if they are
+    committed. The generation is -1 and the id empty for a consumer that is no member."""
 
-    def __init__(self, coordinator: CoordinatorClient, membership: Membership) -> None:
+    group_id: str
+    generation: int
+    member_id: str
+    offsets: Mapping[TopicPartition, int]
+    error: ErrorCode
+
+
+def drop_answer(_: CommitAnswer) -> None:
+    """Do nothing with an answer."""
+
+
+class OffsetCommits:
+    """The commits of one consumer. `record` is called with each answer that settles a commit, and
+    with each refusal to a consumer that is not in the generation any more."""
+
+    def __init__(
+        self,
+        coordinator: CoordinatorClient,
+        membership: Membership,
+        record: Callable[[CommitAnswer], None] = drop_answer,
+    ) -> None:
         self._coordinator = coordinator
         self._membership = membership
+        self._record = record
         self._turn = trio.StrictFIFOLock()
 
     async def commit(self, choose: Callable[[], Offsets], timeout_s: float) -> Offsets:
@@ -121,11 +143,15 @@ class OffsetCommits:
             except OSError as error:
                 last.append(error)
             else:
+                said: dict[ErrorCode, dict[TopicPartition, int]] = {}
                 for committed in answer.partitions:
                     name = TopicPartition(committed.topic, committed.partition)
                     code = error_code(committed.error)
                     step = self._membership.handle_commit(request, code, sent_at)
-                    if step in (NextStep.CONTINUE, NextStep.STOP):
+                    is_settled = step in (NextStep.CONTINUE, NextStep.STOP)
+                    if is_settled or code in NOT_A_MEMBER:
+                        said.setdefault(code, {})[name] = left[name].offset
+                    if is_settled:
                         del left[name]
                     if step is not NextStep.CONTINUE:
                         last.append(self._refusal(name, code))
@@ -133,6 +159,9 @@ class OffsetCommits:
                         refusals.append(last[-1])
                     if step is NextStep.FIND_COORDINATOR:
                         self._coordinator.forget()
+                by = (request.group_id, request.generation, request.member_id)
+                for code, these in said.items():
+                    self._record(CommitAnswer(*by, these, code))
             if left:
                 await self._coordinator.pause(failures)
                 failures += 1

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from minibroker.client.blocking import Admin
+from minibroker.protocol.types import TopicPartition
 from tests.support.processes import BrokerProcess, free_base_port, run_here
 
 DISK = "% of its disk"  # how full this machine's is does not matter here
@@ -48,6 +50,16 @@ def test_the_doctor_goes_where_clients_are_sent(tmp_path: Path) -> None:
         sent = "reached where clients are sent, Kafka's and minibroker's own"
         assert f"{sent}: broker 1 at 127.0.0.1:{outside}" in found["ok"]
         assert "2 partitions: all replicas are in sync" in found["ok"]
+        assert "0 groups: all committed offsets lie in their logs" in found["ok"]
+        with Admin(f"127.0.0.1:{outside}") as admin:
+            admin.commit_offsets("g", {TopicPartition("t", 0): 5})
+        found = findings("-b", f"127.0.0.1:{outside}", "--timeout-s", "20")
+        described = run_here("group", "describe", "g", "-b", f"127.0.0.1:{outside}").stderr
+        [text] = found["problem"]
+        assert text.startswith("group g: t-0: the group is at 5, and the log ends at 0: records")
+        assert f"% WARNING: {text.removeprefix('group g: ')}\n" in described
+        with Admin(f"127.0.0.1:{outside}") as admin:
+            admin.delete_groups("g")
 
         found = findings("-b", f"127.0.0.1:{inside}", "--timeout-s", "20")
         sent = f"clients of broker 1 are sent where it is not: {refused}"

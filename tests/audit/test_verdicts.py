@@ -48,6 +48,7 @@ from tests.support.made_cluster import (
     RECORDS,
     TOPIC,
     Commit,
+    group_at,
     make_cluster,
 )
 from tests.support.made_ledgers import (
@@ -403,6 +404,7 @@ CASES: dict[str, Case] = {
     ),
 }
 
+LOST = (FOUND, [("lost-commit", LAST, None)])  # what a ledger knows of the commits
 OFFSETS_CASES: dict[str, Case] = {
     "nothing: the offsets topic as it was": Case(nothing, CLEAN),
     "emptied on all, but the metadata know how far it went": Case(
@@ -418,15 +420,22 @@ OFFSETS_CASES: dict[str, Case] = {
         NOT_CHECKED,
         [],
         f"snapshot of broker 3 tells of records up to {COMMITS_EACH}",
+        *LOST,
     ),
     "emptied with all other files, after its leader had changed": Case(
         forget(*NODES, also=on(*NODES, plant=make_new)),
         NOT_CHECKED,
         [],
         "no high watermark says whether it ever had records",
+        *LOST,
     ),
     "emptied with all other files: only a ledger of a commit knows it": Case(
-        both(forget(*NODES, also=on(*NODES, plant=make_new)), first_leader), CLEAN
+        both(forget(*NODES, also=on(*NODES, plant=make_new)), first_leader),
+        CLEAN,
+        [],
+        "",
+        *LOST,
+        "is committed",
     ),
 }
 
@@ -526,7 +535,7 @@ def test_each_corruption_has_its_verdict(spark: SparkSession, tmp_path: Path) ->
     count = 1 + max(partition for _, partition in cases)
     read = [0, 5, 10, 15, 20, 25]  # partitions with nothing planted, by the home of their group
     commits = [
-        Commit(f"readers-{home}", read[home], offset, home)
+        Commit(group_at(home, len(OFFSETS_CASES)), read[home], offset, home)
         for home in range(len(OFFSETS_CASES))
         for offset in (END - 1, END)
     ]
@@ -540,12 +549,11 @@ def test_each_corruption_has_its_verdict(spark: SparkSession, tmp_path: Path) ->
         f"nothing is there: {finding}"
         for finding in (*unaided[1], *judged[1])
         if (finding.topic, finding.partition) not in cases
-        and finding.check not in ("lost-write", "unseen", "committed-offset")
+        and finding.check not in ("lost-write", "unseen")
     ]
     assert not wrong, "\n".join(wrong)
-    forgotten = {each.partition for each in judged[1] if each.check == "committed-offset"}
-    assert forgotten == {*read[1:]}, "a ledger tells of commits that are not there"
-    assert not [each for each in unaided[1] if each.check == "committed-offset"]
+    assert {each.partition for each in judged[1] if each.check == "lost-commit"} == {1, 2, 3, 4, 5}
+    assert [each.lag for each in judged[0].groups if each.home == 0] == [0]
     reasons = {(each.reason, each.holds_back) for each in judged[0].unjudged if not each.topic}
     former = f"{tmp_path / 'former'}: "
     assert {(why.removeprefix(former), back) for why, back in reasons if former in why} == {

@@ -19,6 +19,7 @@ from minibroker.broker.groups.records import (
     encode_key,
     encode_value,
 )
+from minibroker.broker.groups.shard import partition_of
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import LogLimits
@@ -64,6 +65,12 @@ class Commit(NamedTuple):
     partition: int
     offset: int
     home: int = 0  # the partition of the offsets topic that has it
+
+
+def group_at(home: int, homes: int, prefix: str = "readers-") -> str:
+    """A group's name, whose commits belong into this partition of the offsets topic."""
+    names = (f"{prefix}{number}" for number in range(1000))
+    return next(name for name in names if partition_of(name, homes) == home)
 
 
 def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = ()) -> Path:

@@ -1,7 +1,7 @@
 """Tables of the audit from rows that a test writes out."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,15 +17,19 @@ def table(spark: SparkSession, schema: pa.Schema, rows: Rows) -> DataFrame:
     return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema))
 
 
-def tables(spark: SparkSession, **rows: Rows) -> Tables:
-    """Tables of the rows given by name, all others empty."""
+NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def tables(spark: SparkSession, others: Mapping[str, Any] = NOTHING, **rows: Rows) -> Tables:
+    """Tables of the rows given by name, all others empty; `others` are the fields that are none."""
     schemas = {
         name: getattr(model, name.upper())
         for name in ("batches", "replicas", "epoch_starts", "producers", "index_entries", "bodies")
     }
     records = table(spark, model.RECORDS, rows.pop("records", ()))
-    given = {name: model.LEDGER if name == "ledger" else model.COMMITTED for name in rows}
+    given = {name: getattr(model, name.upper()) for name in rows}
     return Tables(
+        **others,
         records=lambda topics: records.where(records.topic.isin(*topics)),
         **{
             name: table(spark, schema, rows.get(name, ()))

@@ -5,10 +5,13 @@ from pathlib import Path
 
 from minibroker.client.blocking import Consumer, Producer
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.groups.offset_commits import CommitAnswer
 from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.client.options import ProducerOptions
 from minibroker.client.producer.delivery import Delivery
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
 
 
 def test_each_record_has_a_line_that_gives_its_bytes_back(tmp_path: Path) -> None:
@@ -50,6 +53,35 @@ def test_a_consumers_ledger_tells_each_record_and_each_poll(tmp_path: Path) -> N
     assert (lines[3]["count"], polled) == (3, [("t", 3, 2, 10, 12), ("t", 0, 1, 7, 7)])
 
 
+def test_a_groups_lines_say_who_has_committed_and_jumped(tmp_path: Path) -> None:
+    """The group is in each line about it, the member and its generation in its commits, the error
+    in those that were refused."""
+    path = tmp_path / "ledger"
+    name = TopicPartition("t", 3)
+    said = [
+        CommitAnswer("g", 7, "m", {name: 11}, ErrorCode.NONE),
+        CommitAnswer("g", 6, "m", {name: 9}, ErrorCode.ILLEGAL_GENERATION),
+        CommitAnswer("g", -1, "", {name: 5}, ErrorCode.NONE),
+    ]
+    with ConsumerLedger(path, lambda: 77, group="g") as ledger:
+        ledger.record([ConsumerRecord("t", 3, 10, 5, None, b"v", ())])
+        for each in said:
+            ledger.record_commit(each)
+        ledger.record_jump(name, 40)
+        lines = [json.loads(line) for line in path.read_text().splitlines()][1:]
+    assert [line["group"] for line in lines if line["name"] != "records_consumed"] == ["g"] * 5
+    committed = {"timestamp": 77, "name": "offsets_committed", "group": "g"}
+    place = {"topic": "t", "partition": 3}
+    assert lines[2:] == [
+        {**committed, "success": True, "offsets": [place | {"offset": 11}]}
+        | {"member": "m", "generation": 7},
+        {**committed, "success": False, "offsets": [place | {"offset": 9}]}
+        | {"member": "m", "generation": 6, "error": "ILLEGAL_GENERATION"},
+        {**committed, "success": True, "offsets": [place | {"offset": 5}]},
+        {"timestamp": 77, "name": "position_set", "group": "g", **place, "offset": 40},
+    ]
+
+
 def test_one_option_of_a_consumer_writes_a_ledger(address: str, tmp_path: Path) -> None:
     """audit: each record that was shown has its line, also one that iteration gave back."""
     path = tmp_path / "ledger"
@@ -65,6 +97,7 @@ def test_one_option_of_a_consumer_writes_a_ledger(address: str, tmp_path: Path) 
     assert shown == [(0, "a"), (1, "b"), (2, "c"), (1, "b"), (2, "c")]
     names = [line["name"] for line in lines]
     assert names.count("records_consumed") == 2
+    assert [line["offset"] for line in lines if line["name"] == "position_set"] == [0]
     assert (names[0], names[-1]) == ("startup_complete", "shutdown_complete")
 
 

@@ -18,11 +18,12 @@ from minibroker.audit.files.ledger import (
     without_copies,
 )
 from minibroker.audit.model import LEDGER
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.groups.offset_commits import CommitAnswer
 from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.client.options import ProducerOptions
 from minibroker.client.producer.delivery import Delivery
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 
@@ -87,7 +88,7 @@ def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
     assert rows[2] == {
         "ledger": str(path), "line": 2, "event": "acked", "acks": 1, "topic": "t", "partition": 3,
         "offset": 10, "key": b"k", "value": b"\xff\x00", "timestamp": 77, "topic_id": None,
-        "group": None,
+        "group": None, "member": None, "generation": None, "error": None,
     }  # fmt: skip
     assert (rows[3]["key"], rows[3]["value"]) == (None, "ü\U0001f600".encode())
     assert (rows[10]["key"], rows[10]["value"]) == (b"\x80", None)
@@ -241,10 +242,13 @@ def test_what_follows_a_cut_line_may_be_in_the_next_chunk(tmp_path: Path) -> Non
 def test_commits_and_topic_ids_are_read(tmp_path: Path) -> None:
     """As our consumer writes them; Kafka's does not name the group, which tells nothing."""
     path = tmp_path / "ledger"
-    committed = {TopicPartition("t", 3): OffsetAndMetadata(12)}
-    with ConsumerLedger(path, lambda: 78, lambda topic: b"\xab") as ledger:
+    name = TopicPartition("t", 3)
+    refused = ErrorCode.ILLEGAL_GENERATION
+    with ConsumerLedger(path, lambda: 78, lambda topic: b"\xab", "g") as ledger:
         ledger.record([ConsumerRecord("t", 3, 11, 5, b"k", None, ())])
-        ledger.record_commit("g", committed)
+        ledger.record_commit(CommitAnswer("g", 7, "m", {name: 12}, ErrorCode.NONE))
+        ledger.record_commit(CommitAnswer("g", 6, "m", {name: 9}, refused))
+        ledger.record_jump(name, 20)
     data = encode_batch([(5, b"k", b"v", ())])
     with Ledger(path, BARE, lambda: 77) as acked:
         acked.record(Delivery("t", 3, 10, 1, None, data, b"\xcd"))
@@ -256,11 +260,16 @@ def test_commits_and_topic_ids_are_read(tmp_path: Path) -> None:
     names = ("event", "topic_id", "group", "topic", "partition", "offset")
     told = [tuple(row[name] for name in names) for row in read(path) if row["topic"]]
     assert told == [
-        ("shown", "ab", None, "t", 3, 11),
+        ("shown", "ab", "g", "t", 3, 11),
         ("shown-offset", "ab", None, "t", 3, 11),
         ("committed", "ab", "g", "t", 3, 12),
+        ("refused", "ab", "g", "t", 3, None),
+        ("jumped", "ab", "g", "t", 3, 20),
         ("acked", "cd", None, "t", 3, 10),
+        ("refused", None, "g", "t", 3, None),
     ]
+    said = [[row[each] for each in ("member", "generation", "error")] for row in read(path)]
+    assert [each for each in said if any(each)] == [["m", 7, None], ["m", 6, refused.name]]
 
 
 def test_other_events_are_passed_over() -> None:

@@ -24,6 +24,7 @@ from minibroker.audit.summary import (
     Unjudged,
     in_order,
 )
+from tests.unit.audit.report.test_groups import PLAIN
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
 VOID = {"meta", "input", "br", "rect", "path", "circle", "line"}
@@ -129,7 +130,9 @@ def test_the_first_screen_answers_an_operator_and_then_come_groups_and_partition
     found = [
         Finding("crc", Severity.ERROR, topic, 0, 2, offset=5) for topic in ("words", internal.topic)
     ]
-    text = page(sample_summary(found, [internal, users]), found)
+    offset = replace(PLAIN, topic="words", committed=7, lag=2)
+    summary = replace(sample_summary(found, [internal, users]), groups=(offset,), group_count=1)
+    text = page(summary, found)
     places = [
         text.index(part)
         for part in (
@@ -139,7 +142,7 @@ def test_the_first_screen_answers_an_operator_and_then_come_groups_and_partition
             "<ol><li>",
             "mv b ELSEWHERE",
             'class="figures"',
-            "<td>g</td><td>words-0</td><td>7</td><td>9</td><td>2</td>",
+            "<td>g1</td><td>words-0</td><td>7</td><td>2</td>",
             "<b>words-0</b>",
             "<b>__consumer_offsets-0</b>",
             '<tr id="f0"',
