@@ -142,15 +142,17 @@ class Watcher:
             self._lost[broker] = self.revision
 
     def may_lose_power(self, broker: int) -> bool:
-        """Whether nothing acknowledged is lost with this broker's unsynced tail: wherever it is in
-        sync, another member's tail is whole. Ask right after a look."""
+        """Whether nothing acknowledged is lost with this broker's unsynced tail: wherever it has a
+        replica, another one that is in sync has its whole tail. A replica that is not in sync may
+        have the last whole one: the others lost theirs before the controller heard of it. Ask right
+        after a look."""
         return all(
             any(
                 member != broker and member not in self._lost and member not in each.unsafe
                 for member in each.isr
             )
             for each in self._last.agreed.values()
-            if broker in each.isr
+            if broker in each.replicas
         )
 
     def _note_changes(self, agreed: Mapping[Key, Agreed]) -> None:

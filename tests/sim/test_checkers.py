@@ -27,7 +27,7 @@ from tests.sim.checkers import (
     Violation,
     WakefulSessions,
 )
-from tests.sim.sights import active_controller
+from tests.sim.sights import Watcher, active_controller
 
 NAME = TopicPartition("t", 0)
 KEY = ("id", 0)
@@ -355,3 +355,25 @@ def test_a_deleted_topic_is_not_judged():
     made = ledger(b"1:0")
     made.forget("t")
     made.judge({})
+
+
+@pytest.mark.parametrize(
+    ("isr", "lost", "broker", "may"),
+    [
+        ((1, 2, 3), (), 1, True),
+        ((1, 2, 3), (2, 3), 1, False),  # it has the last whole tail
+        ((1, 2), (), 3, True),
+        ((1, 2), (1,), 3, True),
+        ((1,), (1,), 3, False),  # left when 1 had lost its tail, and nobody knew
+        ((1,), (1,), 4, True),  # has no replica
+    ],
+)
+def test_the_last_whole_tail_is_kept(
+    isr: tuple[int, ...], lost: tuple[int, ...], broker: int, may: bool
+) -> None:
+    """Power is taken from a replica only while another one that is in sync has its whole tail."""
+    watcher = Watcher(None, None)  # type: ignore[arg-type]
+    watcher._last = Sight((), {("id", 0): Agreed(NAME, 1, 1, isr, (1, 2, 3))})
+    for each in lost:
+        watcher.note_power_off(each, is_tail_lost=True)
+    assert watcher.may_lose_power(broker) is may
