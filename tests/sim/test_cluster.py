@@ -21,7 +21,7 @@ FOUND_BY = {
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
     "obey-stale-controller": 5,
-    "ignore-partition-epoch": 19,
+    "ignore-partition-epoch": 11,
     "overlook-appends": 0,
 }
 
