@@ -51,6 +51,7 @@ from tests.sim.workload import TOPIC, Clients
 GROUP = "readers"
 LONERS = "loners"  # the group of those who commit without being members
 TRICKLE_S = 0.2
+SLOW_INTERVALS_MAX = 3.0  # longest time over a record, of max.poll.interval.ms: 30 s at most
 WILD_FATES = ("leave", "crash", "pause", "pause", "slow")
 ASSIGNORS = ("cooperative-sticky", "cooperative-sticky", "range", "roundrobin")
 
@@ -300,7 +301,8 @@ async def lives_on(stage: Stage, life: Life, rng: Random) -> bool:
         if fate == "pause":
             await life.pause(rng.uniform(0.2, 2.0) * session_s)
         else:
-            life.delay_s = rng.expovariate(1000 / fates.max_poll_interval_ms)
+            interval_s = fates.max_poll_interval_ms / 1000
+            life.delay_s = min(rng.expovariate(1 / interval_s), SLOW_INTERVALS_MAX * interval_s)
 
 
 async def trickle(clients: Clients) -> None:
