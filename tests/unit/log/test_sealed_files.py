@@ -357,6 +357,34 @@ def test_workers_read_while_files_are_closed_and_sealed(tmp_path: Path):
         parts[0].read()
 
 
+@pytest.mark.parametrize("is_reused", [True, False], ids=["another file's", "closed"])
+def test_a_read_beside_a_close_is_repeated(is_reused: bool):
+    """Its descriptor is closed between the look and the read, and its number may be another file's
+    by then: what was read, or the error, does not count."""
+    files = SimulatedFiles(random.Random(1))
+    path = PurePath("file")
+    usual = files.open(path, create=True)
+    usual.append([b"right"])
+    pool = SealedFiles()
+    sealed = pool.seal(files, path, usual)
+
+    class ClosedMeanwhile:
+        """Another thread closes the file at the beginning of a read."""
+
+        def read(self, position: int, size: int) -> bytes:
+            pool.close(sealed)
+            if is_reused:
+                return b"other"
+            raise OSError(errno.EBADF, "closed")
+
+        def close(self) -> None:
+            usual.close()
+
+    sealed.open = ClosedMeanwhile()  # type: ignore[assignment]
+    assert sealed.read(0, 5) == b"right"
+    assert sealed.read(0, 5) == b"right"
+
+
 def test_another_error_than_a_shortage_is_no_refusal():
     """A disk that fails ends the broker, as ever."""
     bench = SmallBench()
