@@ -6,8 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +45,23 @@ def running(program: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
+def wait_until_asleep(process: "subprocess.Popen[str]") -> None:
+    """Wait until the main thread is in a system call that waits, where /proc shows it.
+
+    Python looks for signals between two lines, and in a system call that a signal ends. A signal
+    in between, in the microseconds before epoll_wait, is seen when that ends: a program of asyncio
+    alone, without any client, then waits on, because `asyncio.run` has no wake-up descriptor.
+    """
+    status = Path(f"/proc/{process.pid}/stat")
+    deadline = time.monotonic() + 60
+    while status.exists() and status.read_text().rpartition(") ")[2][0] != "S":
+        assert time.monotonic() < deadline, "the main thread does not wait"
+        time.sleep(0.01)
+
+
 def interrupted(process: "subprocess.Popen[str]") -> str:
     """What it prints to stderr once it was interrupted. It ends as Python ends by Ctrl-C."""
+    wait_until_asleep(process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, errors
