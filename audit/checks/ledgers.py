@@ -361,6 +361,9 @@ def _judged_singly(known: Acknowledged) -> DataFrame:
             bool_or(col("state") == State.HELD.value).alias("is_anywhere"),
         )
     )
+    # Of a record that is not judged it says nothing, and would split the count of a reason.
+    is_anywhere = col("reason").isNull() & col("is_anywhere")
+    records = records.withColumn("is_anywhere", is_anywhere)
     columns = (*PARTITION, "event", "reason")
     return records.groupBy(*columns, "is_held", "is_anywhere").count().orderBy(*columns)
 
