@@ -20,29 +20,37 @@ from typing import IO, Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+# All that need Spark, and so many that compute that the sessions take about as long.
 WITH_SPARK: Final = (
     "tests/audit",
     "tests/acceptance/test_failover.py",
     "tests/interop/test_failover.py",
-    # These compute, too; with them the parts take about as long.
     "tests/acceptance/test_examples.py",
     "tests/acceptance/test_typing.py",
     "tests/acceptance/test_wheel.py",
+    "tests/sim/test_cut_wires.py",
+    "tests/sim/test_groups.py",
+    "tests/sim/test_reader.py",
+    "tests/sim/test_stop_while_starting.py",
+    "tests/sim/test_storm.py",
+    "tests/sim/test_variants.py",
+    "tests/sim/test_wires.py",
 )
-IN_ONE_PROCESS: Final = ("tests/sim", "tests/unit")
+SHORT: Final = ("tests/unit", "tests/sim")
 NICE: Final = 5
 
 
 class Beside:
-    """The other pytest, on these paths below `root`, from the start of a session to its end."""
+    """The other pytest, on these paths below `root` but for some, from the start of a session to
+    its end."""
 
-    def __init__(self, root: Path, paths: Sequence[str]) -> None:
+    def __init__(self, root: Path, paths: Sequence[str], but: Sequence[str] = ()) -> None:
         self._paths = [root / path for path in paths]
         self._name = f"beside: {' '.join(paths)}"
         self._told: IO[bytes] = TemporaryFile()  # noqa: SIM115
         command = ["nice", "-n", str(NICE), sys.executable, "-m", "pytest", *paths]
         self._process = subprocess.Popen(
-            [*command, "-p", "no:cacheprovider"],
+            [*command, *(f"--ignore={path}" for path in but), "-p", "no:cacheprovider"],
             cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=self._told,
@@ -81,5 +89,5 @@ class Beside:
 
 def pytest_configure(config: pytest.Config) -> None:
     """All begin at the same time."""
-    for paths in (WITH_SPARK, IN_ONE_PROCESS):
-        config.pluginmanager.register(Beside(ROOT, paths))
+    config.pluginmanager.register(Beside(ROOT, WITH_SPARK))
+    config.pluginmanager.register(Beside(ROOT, SHORT, but=WITH_SPARK))

@@ -17,6 +17,7 @@ from minibroker.broker.controller import pushes
 from minibroker.client.admin import Admin, NewTopic
 from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cluster, simulate
 from minibroker.testing.costs import Costs, Prices, costly, costs_of
+from tests.support.seeds import rest_in_soak
 
 PARTITIONS = 300
 PRICES = Prices(role_s=0.005, image_s=0.0005)
@@ -125,7 +126,7 @@ def pass_through_load(seed: int) -> None:
     simulate(main, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_in_soak(range(3)))
 def test_a_storm_ends_by_itself(seed: int) -> None:
     """Repeat: `python -m pytest tests/sim/test_storm.py -k "by_itself and SEED"`."""
     with orders_of(PRESENT):
