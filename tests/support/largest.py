@@ -144,6 +144,8 @@ class _MsgpackFrames:
     def _element(self, hint: Any, path: str, index: int) -> Any:
         if hasattr(hint, "__annotations__"):
             return self._message(hint, f"{path}.", index)
+        if inner := element_of(hint):  # an array in an array, which has no name of its own
+            return (self._element(inner, path, index),)
         return self._value(hint, path, index)
 
 

@@ -11,7 +11,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers.topics import late
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import Turns, at_once
+from minibroker.broker.turns import AT_ONCE, Turns, at_once
 from minibroker.protocol.constants import ConfigResourceType, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -36,12 +36,15 @@ def describe(
     named = yield from _describe_all(
         services, [ConfigResource(topic, name) for name in request.topics]
     )
-    return DescribeConfigsResponse(
-        tuple(
-            TopicConfigs(each.name, each.error, each.error_message, each.configs) for each in named
-        ),
-        (yield from _describe_all(services, request.resources)),
-    )
+    topics: list[TopicConfigs] = []
+    for some in at_once(named):
+        topics += [
+            TopicConfigs(each.name, each.error, each.error_message, each.configs) for each in some
+        ]
+        if len(some) == AT_ONCE:
+            yield
+    resources = yield from _describe_all(services, request.resources)
+    return DescribeConfigsResponse(tuple(topics), resources)
 
 
 def _describe_all(
