@@ -4,7 +4,7 @@ The properties of a resource that a request names several times are looked up on
 are equal are answered once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from minibroker.broker.errors import Refused
@@ -34,7 +34,7 @@ def describe(
     """Return the properties in force of the topics, or of this broker, that are asked for."""
     topic = ConfigResourceType.TOPIC
     named = yield from _describe_all(
-        services, [ConfigResource(topic, name) for name in request.topics]
+        services, (ConfigResource(topic, name) for name in request.topics)
     )
     topics: list[TopicConfigs] = []
     for some in at_once(named):
@@ -48,7 +48,7 @@ def describe(
 
 
 def _describe_all(
-    services: Services, resources: Sequence[ConfigResource]
+    services: Services, resources: Iterable[ConfigResource]
 ) -> Turns[tuple[ResourceConfigs, ...]]:
     known: dict[tuple[int, str], ResourceConfigs] = {}
     described = []
