@@ -24,36 +24,27 @@ def deadline_of(consumer: Any) -> float:
     return float(group.membership.poll_deadline)
 
 
-def close_trio(address: str, topic: str, seen: Seen) -> None:
+async def close_awaited(make: Callable[..., Any], address: str, topic: str, seen: Seen) -> None:
     """Read a record, and close."""
 
-    async def main() -> None:
-        async def revoked(_: object) -> None:
-            seen.append(deadline_of(consumer))
+    async def revoked(_: object) -> None:
+        seen.append(deadline_of(consumer))
 
-        async with client.Consumer(address, group_id=topic, **OPTIONS) as consumer:
-            await consumer.subscribe(topic, on_revoked=revoked)
-            assert len(await consumer.poll(60)) == 1
-            seen.append(deadline_of(consumer))
-            await consumer.close()
-
-    trio.run(main)
+    async with make(address, group_id=topic, **OPTIONS) as consumer:
+        await consumer.subscribe(topic, on_revoked=revoked)
+        assert len(await consumer.poll(60)) == 1
+        seen.append(deadline_of(consumer))
+        await consumer.close()
 
 
-def close_asyncio(address: str, topic: str, seen: Seen) -> None:
-    """The same."""
+def close_trio(*where: Any) -> None:
+    """The same, from a program of trio."""
+    trio.run(close_awaited, client.Consumer, *where)
 
-    async def main() -> None:
-        async def revoked(_: object) -> None:
-            seen.append(deadline_of(consumer))
 
-        async with for_asyncio.Consumer(address, group_id=topic, **OPTIONS) as consumer:
-            await consumer.subscribe(topic, on_revoked=revoked)
-            assert len(await consumer.poll(60)) == 1
-            seen.append(deadline_of(consumer))
-            await consumer.close()
-
-    asyncio.run(main())
+def close_asyncio(*where: Any) -> None:
+    """The same, from a program of asyncio."""
+    asyncio.run(close_awaited(for_asyncio.Consumer, *where))
 
 
 def close_blocking(address: str, topic: str, seen: Seen) -> None:
