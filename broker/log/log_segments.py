@@ -186,8 +186,9 @@ class ExpiredSegments(NamedTuple):
         with suppress(ValueError, OverflowError, OSError):  # a year that the calendar lacks
             moment = datetime.fromtimestamp(self.max_timestamp / 1000, UTC)
             time = moment.isoformat(timespec="milliseconds")
+        count = "1 segment" if self.segments == 1 else f"{self.segments} segments"
         return (
-            f"{self.segments} segments, up to offset {self.end - 1}, of {self.size} bytes, largest"
+            f"{count}, up to offset {self.end - 1}, of {self.size} bytes, largest"
             f" timestamp {time}: {self.reason}"
         )
 
@@ -209,7 +210,7 @@ def expired_segments(
             break
         max_timestamp = segment.max_timestamp
         if end <= extent.log_start:
-            reason = "they are below the log start"
+            reason = "below the log start"
         elif (
             limits.retention_ms >= 0
             and max_timestamp != NO_TIMESTAMP
@@ -217,7 +218,7 @@ def expired_segments(
         ):
             reason = f"older than retention.ms={limits.retention_ms}"
         elif 0 <= limits.retention_bytes <= left - segment.size:
-            reason = f"the log has retention.bytes={limits.retention_bytes} without them"
+            reason = f"the log keeps retention.bytes={limits.retention_bytes} without that"
         else:
             break
         left -= segment.size
