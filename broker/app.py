@@ -102,8 +102,9 @@ class System:
     machine's name, which a broker that listens on all interfaces advertises. `open_http` binds the
     address of `http.listener`, and is needed only with that property. With `replicas_type` and
     `node_type` the lab and the simulation replace rules. `connect_socket` connects fetchers that
-    are threads, and `dispatch` serves requests. The broker calls `settle_memory` when it has many
-    more or fewer partitions than before: the garbage collector need not scan them every time.
+    are threads, and `dispatch` serves requests. The broker calls `settle_memory` once it runs, and
+    when it has many more or fewer partitions than before: the garbage collector need not scan what
+    is there every time.
     """
 
     network: Network
@@ -397,9 +398,9 @@ class _Broker:
 
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
-        off, answer parked requests if another broker may lead, and settle memory after many new
-        partitions."""
-        settled = 0
+        off, answer parked requests if another broker may lead, and settle memory at the start and
+        after many new partitions."""
+        settled: int | None = None
         while True:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
@@ -408,7 +409,7 @@ class _Broker:
             if not self._node.may_decide_alone(now):
                 await take_turns(self._services.wake_abandoned(now))
             count = len(self._replicas.partitions)
-            if abs(count - settled) >= SETTLED_PARTITIONS:
+            if settled is None or abs(count - settled) >= SETTLED_PARTITIONS:
                 settled = count
                 self._system.settle_memory()
 

@@ -203,7 +203,8 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
 def _settle_memory() -> None:
     """Exclude the existing objects, which mostly stay, from garbage collection.
 
-    With 10,000 partitions each full collection would otherwise block the broker for half a second.
+    A full collection would otherwise block the broker for 50 ms, with 10,000 partitions for half a
+    second.
     """
     gc.collect(1)
     gc.freeze()
