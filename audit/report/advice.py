@@ -40,6 +40,7 @@ _OF_COPY: Final = frozenset(
     }
 )
 _REBUILT: Final = ("epoch-checkpoint", "snapshot", "index")
+_OF_GROUPS: Final = frozenset({"committed-offset", "lost-commit", "group-record", "skipped-read"})
 _OF_CLIENTS: Final = ("duplicate", "inconsistent-offsets", "unexpected")
 _LISTED_MAX: Final = 5  # partitions or commands in one sentence
 
@@ -173,7 +174,7 @@ def _steps(
             f"{', '.join(rebuilt)}: with its broker down, remove each named file. The broker makes"
             " it again from the batches."
         )
-    if "committed-offset" in checks:
+    if checks & _OF_GROUPS:
         yield Step(
             "Committed offsets: compare what each named group has committed with what it has"
             " processed, and set it with the group's consumers stopped:",

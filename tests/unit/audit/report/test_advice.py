@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from minibroker.audit.catalogue import DESCRIBED
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.report.advice import Advice, advise
 from minibroker.audit.summary import (
@@ -138,3 +141,9 @@ def test_faults_of_files_groups_and_clients_have_their_own_steps() -> None:
         "Committed offsets",
         "duplicate",
     ]
+
+
+@pytest.mark.parametrize("check", sorted(DESCRIBED.keys() - {"torn-tail", "checkpoint"}))
+def test_each_fault_has_something_to_do(check: str) -> None:
+    """But for two, of which brokers take care (docs/audit.md, "When it finds something")."""
+    assert advised(bad(1, check)).steps
