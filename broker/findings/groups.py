@@ -5,6 +5,7 @@ record is, or behind records that it has not read: that is a problem. Below the 
 retention may have overtaken it, and a topic may be deleted on purpose: these are notes.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -58,10 +59,11 @@ def of_groups(
             if found := warning_of(name, offset, ranges.get(name)):
                 is_well = False
                 level, text = found
-                advice = f"see `minibroker group describe {group}`"
+                quoted = shlex.quote(group)
+                advice = f"see `minibroker group describe {quoted}`"
                 if level is Level.PROBLEM:
                     place = f"--topic {name.topic}:{name.partition}"
-                    advice += f"; `minibroker group seek {group} {place} --to-latest` goes on"
+                    advice += f"; `minibroker group seek {quoted} {place} --to-latest` goes on"
                     advice += " with what comes, --to-earliest reads all again"
                 yield Finding(level, f"group {group}: {text}", advice)
     if is_well and not silent:

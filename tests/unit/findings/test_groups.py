@@ -32,3 +32,10 @@ def test_groups_that_are_well_are_told_so() -> None:
     ]
     [silent] = of_groups({}, RANGES, {2: "no answer"})
     assert silent[:2] == ("note", "broker 2 does not say which groups it keeps: no answer")
+
+
+def test_commands_can_be_pasted() -> None:
+    """A group may have any name."""
+    [found] = of_groups({"my group; ls": {T1: 5}}, RANGES, {})
+    assert "`minibroker group describe 'my group; ls'`" in found.advice
+    assert "`minibroker group seek 'my group; ls' --topic t:1 --to-latest`" in found.advice
