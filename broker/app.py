@@ -90,6 +90,7 @@ RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
 UNCREATED_LOGS_INTERVAL_S = 5.0
 TENDING_S = 1.0
+RELEASE_S = 30.0  # between two times that free memory is given back
 SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
 
 
@@ -104,7 +105,8 @@ class System:
     `node_type` the lab and the simulation replace rules. `connect_socket` connects fetchers that
     are threads, and `dispatch` serves requests. The broker calls `settle_memory` once it runs, and
     when it has many more or fewer partitions than before: the garbage collector need not scan what
-    is there every time.
+    is there every time. A worker calls `release_memory` now and then: it gives free memory back to
+    the machine.
     """
 
     network: Network
@@ -122,6 +124,7 @@ class System:
     connect_socket: ConnectSocket = connected_socket
     dispatch: Dispatch = dispatch
     settle_memory: Callable[[], None] = lambda: None
+    release_memory: Callable[[], None] = lambda: None
 
 
 class Started(NamedTuple):
@@ -399,8 +402,9 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions."""
+        after many new partitions. Every half minute: give free memory back."""
         settled: int | None = None
+        released_at = trio.current_time()
         while True:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
@@ -412,6 +416,9 @@ class _Broker:
             if settled is None or abs(count - settled) >= SETTLED_PARTITIONS:
                 settled = count
                 self._system.settle_memory()
+            if now >= released_at + RELEASE_S:
+                released_at = now
+                await self._system.in_worker(self._system.release_memory)
 
     def _report_tail(self) -> None:
         """Log that the end of logs may be lost. The controller, which admitted us, knows it."""
