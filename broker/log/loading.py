@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochFile
 from minibroker.broker.log.index import OFFSET_MAX
-from minibroker.broker.log.log_segments import LogSegments
+from minibroker.broker.log.log_segments import CLEANED_SUFFIX, SWAP_SUFFIX, LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
 from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
 from minibroker.broker.log.recovery import Recovery, check_front, check_segment, read_damage
+from minibroker.broker.log.scan import batch_headers
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.epoch_history import EpochHistory, EpochStart
 from minibroker.protocol.records.batch import BatchHeader
 
 LOGGER = logging.getLogger(__name__)
-LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned")
+LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
 
 
 class Loaded(NamedTuple):
@@ -150,6 +151,7 @@ class _Loader:
     def _open_segments(self) -> None:
         files, directory = self._location.files, self._location.directory
         files.make_dir(directory)
+        self._finish_swaps()
         names = files.list(directory)
         bases = offsets_in(names, ".log")
         logs = {file_name(base_offset, "") for base_offset in bases}
@@ -165,6 +167,33 @@ class _Loader:
             # Never at an offset that a record has had.
             base_offset = max(self._last_known.log_start, self._last_known.promised_end)
             self._segments.add(self._segment(base_offset))
+
+    def _finish_swaps(self) -> None:
+        """Put each whole copy of a compaction in the place of the segments that it replaces, as the
+        broker had begun to do."""
+        files, directory = self._location.files, self._location.directory
+        names = files.list(directory)
+        bases = offsets_in(names, ".log")
+        for base_offset in offsets_in(names, ".log" + SWAP_SUFFIX):
+            path = directory / file_name(base_offset, ".log")
+            swap = path.with_name(path.name + SWAP_SUFFIX)
+            file = files.open(swap)
+            try:
+                end, next_offset = 0, base_offset
+                for position, header in batch_headers(file, 0, file.size):
+                    end, next_offset = position + header.size, header.next_offset
+                is_whole = 0 < end == file.size
+            finally:
+                file.close()
+            if not is_whole and base_offset in bases:
+                LOGGER.error("%s is damaged: the segments that it was to replace stay", swap)
+                files.remove(swap)
+                continue
+            replaced = [base for base in bases if base_offset <= base < next_offset]
+            for base in {base_offset, *replaced}:
+                for suffix in (".log", ".index", ".timeindex"):
+                    files.remove(directory / file_name(base, suffix))
+            files.rename(swap, path)
 
     def _first_to_check(self) -> int:
         """Return the index of the first segment to check; the number of segments if none is."""

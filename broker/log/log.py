@@ -34,6 +34,7 @@ from minibroker.broker.log.admission import (
     check_append,
     check_continuation,
 )
+from minibroker.broker.log.compaction import Compaction
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
@@ -106,6 +107,14 @@ class Log:
         )
         self._shortage_latch = ShortageLatch(location.topic_partition)
         self._is_closed = False
+        self.compaction = Compaction(
+            self._segments,
+            self._deleted,
+            self._durability,
+            self.producers,
+            lambda: self._limits,
+            lambda: self._location,
+        )
 
     @classmethod
     def open(
@@ -395,6 +404,7 @@ class Log:
     def _before_truncation(self, offset: int, log_start: int) -> None:
         index = self._segments.index_of(offset)
         self._durability.record_truncation(offset, self._segments[index].base_offset)
+        self.compaction.truncate_to(offset)
         self._move_start(log_start, offset)
 
     def _move_start(self, log_start: int, end_offset: int) -> None:
