@@ -48,7 +48,7 @@ from minibroker.broker.properties.logs import (
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
-from minibroker.protocol.constants import ConfigSource
+from minibroker.protocol.constants import OFFSETS_TOPIC, ConfigSource
 from minibroker.protocol.messages.configs import ConfigDescription
 
 __all__ = [
@@ -181,6 +181,18 @@ class Config(
             values[attribute_of(name)] = topic_property(name).parse(text, name)
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
+
+    def own_settings(self, topic: str) -> Mapping[str, str]:
+        """Return the settings of its own that a topic has from its creation on. They hold for a
+        topic that was created by an older version, too."""
+        if topic != OFFSETS_TOPIC:
+            return NOTHING
+        return {
+            "cleanup.policy": "compact",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "segment.bytes": str(self.offsets_topic_segment_bytes),
+        }
 
     def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
         """Return a topic's effective properties, by name. Raises as `for_topic`."""
