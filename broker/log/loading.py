@@ -8,9 +8,11 @@ Opening twice gives the same log.
 """
 
 import logging
+from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochFile
+from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.log_segments import CLEANED_SUFFIX, SWAP_SUFFIX, LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
@@ -76,6 +78,32 @@ def rebuild_producers(
     for header in segments.headers(producers.map_end_offset, end_offset):
         producers.update_from_replica(header, now_ms)
     producers.map_end_offset = max(producers.map_end_offset, end_offset)
+
+
+def finish_swaps(files: Files, directory: PurePath) -> None:
+    """Put each whole copy of a compaction in the place of the segments that it replaces, as the
+    broker had begun to do."""
+    names = files.list(directory)
+    bases = offsets_in(names, ".log")
+    for base_offset in offsets_in(names, ".log" + SWAP_SUFFIX):
+        path = directory / file_name(base_offset, ".log")
+        swap = path.with_name(path.name + SWAP_SUFFIX)
+        file = files.open(swap)
+        try:
+            end, next_offset = 0, base_offset
+            for position, header in batch_headers(file, 0, file.size):
+                end, next_offset = position + header.size, header.next_offset
+            is_whole = 0 < end == file.size
+        finally:
+            file.close()
+        if not is_whole and base_offset in bases:
+            LOGGER.error("%s is damaged: the segments that it was to replace stay", swap)
+            files.remove(swap)
+            continue
+        for base in {base_offset, *(base for base in bases if base_offset <= base < next_offset)}:
+            for suffix in (".log", ".index", ".timeindex"):
+                files.remove(directory / file_name(base, suffix))
+        files.rename(swap, path)
 
 
 class _Loader:
@@ -151,7 +179,7 @@ class _Loader:
     def _open_segments(self) -> None:
         files, directory = self._location.files, self._location.directory
         files.make_dir(directory)
-        self._finish_swaps()
+        finish_swaps(files, directory)
         names = files.list(directory)
         bases = offsets_in(names, ".log")
         logs = {file_name(base_offset, "") for base_offset in bases}
@@ -167,33 +195,6 @@ class _Loader:
             # Never at an offset that a record has had.
             base_offset = max(self._last_known.log_start, self._last_known.promised_end)
             self._segments.add(self._segment(base_offset))
-
-    def _finish_swaps(self) -> None:
-        """Put each whole copy of a compaction in the place of the segments that it replaces, as the
-        broker had begun to do."""
-        files, directory = self._location.files, self._location.directory
-        names = files.list(directory)
-        bases = offsets_in(names, ".log")
-        for base_offset in offsets_in(names, ".log" + SWAP_SUFFIX):
-            path = directory / file_name(base_offset, ".log")
-            swap = path.with_name(path.name + SWAP_SUFFIX)
-            file = files.open(swap)
-            try:
-                end, next_offset = 0, base_offset
-                for position, header in batch_headers(file, 0, file.size):
-                    end, next_offset = position + header.size, header.next_offset
-                is_whole = 0 < end == file.size
-            finally:
-                file.close()
-            if not is_whole and base_offset in bases:
-                LOGGER.error("%s is damaged: the segments that it was to replace stay", swap)
-                files.remove(swap)
-                continue
-            replaced = [base for base in bases if base_offset <= base < next_offset]
-            for base in {base_offset, *replaced}:
-                for suffix in (".log", ".index", ".timeindex"):
-                    files.remove(directory / file_name(base, suffix))
-            files.rename(swap, path)
 
     def _first_to_check(self) -> int:
         """Return the index of the first segment to check; the number of segments if none is."""

@@ -33,6 +33,7 @@ from minibroker.broker.log.admission import (
     begins_within,
     check_append,
     check_continuation,
+    from_inside_filler,
 )
 from minibroker.broker.log.compaction import Compaction
 from minibroker.broker.log.durability import Durability
@@ -213,6 +214,7 @@ class Log:
         if self.log_start == self.log_end and begins_within(batches, self.log_start):
             self._begin_with(batches, now_ms)
             return
+        batches = from_inside_filler(batches, self.log_end)
         check_continuation(batches, self.log_end, self.epochs.newest_epoch)
         self._append_copied(batches, now_ms)
 

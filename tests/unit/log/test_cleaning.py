@@ -282,3 +282,35 @@ def test_a_swap_that_a_crash_cut_short_is_finished():
     else:
         pytest.fail("it never came to its end")
     assert count > 30
+
+
+@pytest.mark.parametrize("end", [0, 1, 7, 30, 31])
+def test_a_follower_that_ends_inside_a_filler_goes_on_there(end: int):
+    """A leader compacts what a follower lacks, too: its filler may begin before the follower's
+    end. The follower then holds the same records, and has no gap."""
+    leader = bench()
+    follower = bench()
+    for number in range(40):
+        put(leader, ("k", f"v{number}"), epoch=number // 25)
+    copied = [part.read() for part in leader.log.read(0, 1 << 40, leader.log.log_end)]
+    copied += [part.read() for part in leader.log.read(20, 1 << 40, leader.log.log_end)]
+    whole = [(at, data) for data in copied for at, data in batches_in(data)]
+    follower.follow(*(data for at, data in sorted(dict(whole).items()) if at < end))
+    assert follower.log.log_end == end
+    for _ in range(6):
+        leader.log.compaction.first_dirty = 0
+        clean(leader)
+    assert leader.headers()[0].last_offset > 7
+    while follower.log.log_end < leader.log.log_end:
+        for part in leader.log.read(follower.log.log_end, 1 << 40, leader.log.log_end):
+            follower.follow(bytes(part.read()))
+    assert pairs(follower)[-1] == pairs(leader)[-1]
+    assert [one.offset for one in follower.log.epochs.entries] == [0, 25]
+    kept = pairs(follower)
+    follower.reopen_killed()
+    assert pairs(follower) == kept
+
+
+def batches_in(data: bytes):
+    for position, header in iterate_headers(data):
+        yield header.base_offset, bytes(data[position : position + header.size])
