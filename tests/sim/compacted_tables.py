@@ -63,12 +63,14 @@ class Table:
     def _demand_newest(
         self, replica: Replica, held: list[KeyedRecord], end: int, now: float
     ) -> None:
-        newest = {
-            record.key: record for offset, record in sorted(self.records.items()) if offset < end
-        }
+        # Of a key with a later record, wherever that is, none is needed: a replica that is behind
+        # copies what its leader has compacted.
+        newest = {record.key: record for _, record in sorted(self.records.items())}
         last_held = {record.key: record for record in held}
         for key, record in newest.items():
             last = last_held.get(key)
+            if record.offset >= end:
+                continue
             if last is not None and last.offset >= record.offset:
                 continue  # a later one may have superseded it
             if record.value is not None:
