@@ -4,6 +4,7 @@
      |- HttpServer.run         pages about the broker, with http.listener only
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
+     |- LogCleaner.run         compacts logs
      |- ReplicaFetchers.run    one fetcher for each leader that is copied from
      |- _tend                  each second: the wall clock, log lines put off, requests to answer
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
@@ -62,6 +63,7 @@ from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import ConnectSocket, connect_by_thread
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import Intervals, IsrProposals, keep_isrs
+from minibroker.broker.replication.log_cleaner import CleanerLimits, LogCleaner
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.replica_table import Collaborators
@@ -272,6 +274,7 @@ class _Broker:
             system.rng,
             expiry_ms=self._expiry_ms,
         )
+        self._cleaner = self._make_cleaner()
         self._services = services = Services(
             config=config,
             replicas=self._replicas,
@@ -305,6 +308,20 @@ class _Broker:
                 wall_ms=self._system.wall_ms,
                 broker=self,
             ),
+        )
+
+    def _make_cleaner(self) -> LogCleaner:
+        config = self._config
+        return LogCleaner(
+            CleanerLimits(
+                config.log_cleaner_backoff_ms / 1000,
+                config.log_cleaner_io_max_bytes_per_second,
+                config.log_cleaner_dedupe_buffer_size,
+            ),
+            self._replicas.partitions,
+            self._expiry_ms,
+            self._system.in_worker,
+            self._manager.checkpoint_first_dirty,
         )
 
     @property
@@ -397,7 +414,10 @@ class _Broker:
         await self._replicas.ready.wait()
         self._report_tail()
         tell_started()
-        await self._keep_house()
+        async with trio.open_nursery() as duties:
+            duties.start_soon(self._keep_house)
+            if self._config.log_cleaner_enable:
+                duties.start_soon(self._cleaner.run)
 
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put

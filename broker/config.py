@@ -37,11 +37,18 @@ from minibroker.broker.properties.listeners import (
     problems_of,
     taken_by_http,
 )
-from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
+from minibroker.broker.properties.logs import (
+    Compaction,
+    FlushMode,
+    Segments,
+    TimestampType,
+    Topics,
+    Upkeep,
+)
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
-from minibroker.protocol.constants import ConfigSource
+from minibroker.protocol.constants import OFFSETS_TOPIC, ConfigSource
 from minibroker.protocol.messages.configs import ConfigDescription
 
 __all__ = [
@@ -79,24 +86,42 @@ class TopicConfig:
     retention_ms: int
     retention_bytes: int
     file_delete_delay_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
     producer_id_expiration_ms: int  # the broker's; a topic cannot override it
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction keeps the last record of each key."""
+        return "compact" in self.cleanup_policy.split(",")
 
     def limits(self) -> LogLimits:
         """Return the settings that a log uses."""
+        does_delete = "delete" in self.cleanup_policy.split(",")
+        segment_ms = self.segment_ms
+        if self.is_compacted:  # what lies in the active segment is not compacted
+            segment_ms = min(segment_ms, self.max_compaction_lag_ms)
         return LogLimits(
             segment_bytes=self.segment_bytes,
-            segment_ms=self.segment_ms,
+            segment_ms=segment_ms,
             segment_jitter_ms=self.segment_jitter_ms,
             index_interval_bytes=self.index_interval_bytes,
             index_bytes_max=self.segment_index_bytes,
             batch_bytes_max=self.max_message_bytes,
-            retention_ms=self.retention_ms,
-            retention_bytes=self.retention_bytes,
+            retention_ms=self.retention_ms if does_delete else -1,
+            retention_bytes=self.retention_bytes if does_delete else -1,
             file_delete_delay_ms=self.file_delete_delay_ms,
             producer_expiration_ms=self.producer_id_expiration_ms,
             timestamp_type=self.message_timestamp_type,
             timestamp_before_max_ms=self.message_timestamp_before_max_ms,
             timestamp_after_max_ms=self.message_timestamp_after_max_ms,
+            is_compacted=self.is_compacted,
+            compaction_lag_min_ms=self.min_compaction_lag_ms,
+            compaction_lag_max_ms=self.max_compaction_lag_ms,
+            cleanable_dirty_ratio_min=self.min_cleanable_dirty_ratio,
+            delete_retention_ms=self.delete_retention_ms,
         )
 
 
@@ -114,6 +139,7 @@ class Config(
     Replication,
     Leadership,
     Segments,
+    Compaction,
     Upkeep,
     Groups,
     Connections,
@@ -155,6 +181,18 @@ class Config(
             values[attribute_of(name)] = topic_property(name).parse(text, name)
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
+
+    def own_settings(self, topic: str) -> Mapping[str, str]:
+        """Return the settings of its own that a topic has from its creation on. They hold for a
+        topic that was created by an older version, too."""
+        if topic != OFFSETS_TOPIC:
+            return NOTHING
+        return {
+            "cleanup.policy": "compact",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "segment.bytes": str(self.offsets_topic_segment_bytes),
+        }
 
     def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
         """Return a topic's effective properties, by name. Raises as `for_topic`."""

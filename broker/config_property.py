@@ -18,7 +18,15 @@ from minibroker.protocol.constants import PLAINTEXT
 from minibroker.protocol.types import Endpoint, NamedEndpoint
 
 Value: TypeAlias = (
-    int | bool | str | PurePath | Endpoint | tuple[NamedEndpoint, ...] | tuple[str, ...] | None
+    int
+    | float
+    | bool
+    | str
+    | PurePath
+    | Endpoint
+    | tuple[NamedEndpoint, ...]
+    | tuple[str, ...]
+    | None
 )
 
 INT_MAX: Final = 2**31 - 1
@@ -55,6 +63,8 @@ class Kind(StrEnum):
 
     INT = "int"
     BOOLEAN = "boolean"
+    RATIO = "double"
+    WORDS = "list"
     TEXT = "string"
     PATH = "path"
     FILE = "file"
@@ -90,11 +100,15 @@ class Property:
     @property
     def range(self) -> str:
         """The allowed values, as text."""
+        if self.kind is Kind.WORDS:
+            return f"{', '.join(self.choices)}, or several of them with commas between"
         if self.choices:
             return ", ".join(self.choices)
         match self.kind:
             case Kind.INT:
                 return f"{self.low} to {spelled(self.high)}"
+            case Kind.RATIO:
+                return "0 to 1"
             case Kind.BOOLEAN:
                 return "true, false"
             case Kind.LISTENERS:
@@ -135,6 +149,11 @@ class Property:
         match self.kind:
             case Kind.INT:
                 return self._checked(int(text))
+            case Kind.RATIO:
+                return _ratio(text)
+            case Kind.WORDS:
+                words = [_one_of(word.strip(), self.choices) for word in text.split(",")]
+                return ",".join(dict.fromkeys(words))
             case Kind.BOOLEAN:
                 return _one_of(text.lower(), ("true", "false")) == "true"
             case Kind.PATH:
@@ -255,6 +274,13 @@ def bounded(problems: list[str], what: str) -> list[str]:
     """Return the first problems of one kind, and a last one that counts the others."""
     more = len(problems) - PROBLEMS_MAX
     return [*problems[:PROBLEMS_MAX], f"{more} more {what}"] if more > 0 else problems
+
+
+def _ratio(text: str) -> float:
+    ratio = float(text)
+    if not 0 <= ratio <= 1:  # nor is NaN
+        raise ValueError(text)
+    return ratio
 
 
 def _one_of(text: str, choices: tuple[str, ...]) -> str:

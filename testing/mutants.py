@@ -6,7 +6,7 @@ are ones that brokers like this one have had. Rules of groups are not in the rep
 breaks them instead.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, ModuleType
 from typing import Final, NamedTuple
@@ -21,14 +21,23 @@ from minibroker.broker.controller.state import PartitionRecord
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
+from minibroker.broker.log import cleaning, compaction
+from minibroker.broker.log.cleaning import Cleanable, find_cleanable
+from minibroker.broker.log.compaction import Compaction
+from minibroker.broker.log.log_segments import LogSegments
+from minibroker.broker.log.newest_offsets import NewestOffsets
+from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.broker.replication.partition import Effects, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import INT64_MAX, ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
+from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.records.columns import Columns
+from minibroker.protocol.records.retained import filler, retain
 from minibroker.testing.lab.strategies import HighWatermarkReplicas
 
 FOR_EVER_MS: Final = 1 << 62
@@ -340,10 +349,58 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 
 
+# -- of compaction
+
+
+def _everything_sealed(
+    segments: LogSegments, limits: LogLimits, first_dirty: int, _high_watermark: int, now_ms: int
+) -> Cleanable:
+    """Compact records that are not committed."""
+    return find_cleanable(segments, limits, first_dirty, INT64_MAX, now_ms)
+
+
+def _first_of_all(newest: NewestOffsets, key: bytes, offset: int) -> bool:
+    """Keep all but the newest record of a key."""
+    return not NEWEST(newest, key, offset)
+
+
+def _no_tombstone(
+    header: BatchHeader,
+    columns: Columns,
+    is_kept: Sequence[bool],
+    delete_horizon_ms: int | None = None,
+) -> bytearray:
+    """Let tombstones go at the next compaction."""
+    return retain(header, columns, is_kept, delete_horizon_ms and 0)
+
+
+def _of_the_first_epoch(base_offset: int, last_offset: int, _leader_epoch: int) -> bytearray:
+    """Let fillers say that the first leader wrote what they cover."""
+    return filler(base_offset, last_offset, 0)
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+NEWEST: Final = NewestOffsets.is_newest
+
+COMPACTION_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "compact-uncommitted-records": Rule(compaction, "find_cleanable", _everything_sealed),
+        "keep-superseded-records": Rule(NewestOffsets, "is_newest", _first_of_all),
+        "forget-tombstones": Rule(cleaning, "retain", _no_tombstone),
+        "fill-without-epochs": Rule(cleaning, "filler", _of_the_first_epoch),
+        "trust-the-clean-part": Rule(Compaction, "truncate_to", _nothing),
+    }
+)
+
+
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Break a rule for the length of a block."""
-    with patched(*(RULE_MUTANTS.get(name) or WIRE_MUTANTS[name])):
+    tables = (RULE_MUTANTS, WIRE_MUTANTS, COMPACTION_MUTANTS)
+    with patched(*next(table[name] for table in tables if name in table)):
         yield
 
 

@@ -5,27 +5,15 @@ topic of the committed offsets has settings of its own from its creation on: its
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
 
 from minibroker.broker.config import Config, topic_property
 from minibroker.broker.errors import Refused
 from minibroker.protocol.constants import (
-    OFFSETS_TOPIC,
     ConfigOperation,
     ConfigResourceType,
     ErrorCode,
 )
 from minibroker.protocol.messages.configs import ConfigChange, TopicConfigChanges
-
-# The groups' coordinators remove what is kept there; it does not expire by age.
-_OFFSETS_DEFAULTS: Final = MappingProxyType({"retention.ms": "-1", "retention.bytes": "-1"})
-_NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-def topic_defaults(name: str) -> Mapping[str, str]:
-    """Return the settings of its own that a topic has from its creation on."""
-    return _OFFSETS_DEFAULTS if name == OFFSETS_TOPIC else _NO_DEFAULTS
 
 
 def check_alterable(wanted: TopicConfigChanges) -> None:

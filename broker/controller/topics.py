@@ -22,7 +22,7 @@ from minibroker.broker.controller.assignment import (
 )
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
-from minibroker.broker.controller.topic_configs import altered, check_alterable, topic_defaults
+from minibroker.broker.controller.topic_configs import altered, check_alterable
 from minibroker.broker.errors import Refused
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode
@@ -118,7 +118,7 @@ def plan_alter(
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         check_alterable(wanted)
         topic = _topic(draft, wanted.name)
-        defaults = topic_defaults(topic.name)
+        defaults = config.own_settings(topic.name)
         before = defaults if request.reset_others else topic.configs
         configs = altered(config, before, defaults, wanted.changes)
         topic = replace(topic, configs=configs)
@@ -185,7 +185,7 @@ def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     partition_count = config.offsets_topic_num_partitions
     replication_factor = config.offsets_topic_replication_factor
-    configs = tuple(ConfigEntry(*item) for item in topic_defaults(OFFSETS_TOPIC).items())
+    configs = tuple(ConfigEntry(*item) for item in config.own_settings(OFFSETS_TOPIC).items())
     return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs)
 
 

@@ -58,7 +58,9 @@ def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
                 yield Chunk(records, next_offset, leader_epoch)
                 records = []
             records += some
-            next_offset, leader_epoch = records[-1].offset + 1, header.leader_epoch
+            leader_epoch = header.leader_epoch
+            if some:
+                next_offset = some[-1].offset + 1
         next_offset = header.next_offset
     if next_offset != offset:
         yield Chunk(records, next_offset, leader_epoch)

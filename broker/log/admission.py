@@ -18,6 +18,7 @@ from minibroker.protocol.records.batch import (
     iterate_headers,
     validate_batch,
 )
+from minibroker.protocol.records.retained import filler
 from minibroker.protocol.types import Buffer, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ def check_batches(records: memoryview) -> CheckedBatches:
     """Check the batches that a leader sent. Leaves out an incomplete batch at the end.
 
     Raises InvalidBatch. The CRC does not cover offset and leader epoch, and a wrong one would harm
-    other records. So offsets must follow each other, because no log is compacted, and epochs must
-    not decrease.
+    other records. So offsets must follow each other, which they do in a compacted log, too, and
+    epochs must not decrease.
     """
     headers: list[tuple[int, BatchHeader]] = []
     epoch = 0
@@ -122,6 +123,20 @@ def begins_within(batches: CheckedBatches, offset: int) -> bool:
         return False
     first = batches.headers[0][1]
     return first.base_offset < offset < first.next_offset
+
+
+def from_inside_filler(batches: CheckedBatches, offset: int) -> CheckedBatches:
+    """Return the batches with a filler that begins at `offset`, if it lies inside the first of
+    these and that is a filler: a leader's compaction has joined what a follower has with what it
+    lacks."""
+    if not begins_within(batches, offset):
+        return batches
+    first = batches.headers[0][1]
+    if first.record_count or first.has_producer:
+        return batches
+    start = filler(offset, first.last_offset, first.leader_epoch)
+    rest = batches.records[first.size : batches.size]
+    return check_batches(memoryview(b"".join((start, rest))))
 
 
 class ShortageLatch:

@@ -7,12 +7,13 @@ exactly this form is a `CheckpointError`, and the caller decides what a lost che
 lost recovery point means to scan everything, never to fail). Rows are sorted, so equal contents are
 equal bytes.
 
-A data directory has three checkpoints of offsets, each replaced as a whole (`Checkpoint`). They lag
-behind the logs, and only to the safe side: a missing or unreadable one makes the next start read
-more. A full disk leaves the old file in place, and so does a process without a free file
-descriptor. A worker writes them now and then, the loop writes them before a log is cut. So writers
-take turns, and each collects the offsets when its turn comes: the file never goes back to older
-offsets. A turn takes one fsync.
+A data directory has four checkpoints of offsets, each replaced as a whole (`Checkpoint`): recovery
+points, high watermarks, log starts, and how far logs are compacted. They lag behind the logs, and
+only to the safe side: a missing or unreadable one makes the next start read more. A full disk
+leaves the old file in place, and so does a process without a free file descriptor. A worker writes
+them now and then, the loop writes them before a log is cut. So writers take turns, and each
+collects the offsets when its turn comes: the file never goes back to older offsets. A turn takes
+one fsync.
 
 The checkpoint of log starts is made true before segments go (`ensure`), and a log that it does not
 name starts at 0. So a first segment above that start means lost segments, not retention. The file
@@ -43,6 +44,7 @@ LOGGER = logging.getLogger(__name__)
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+FIRST_DIRTY = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 TOPIC_ID_SIZE = 16
 TOPIC_ID_FILE_BYTES_MAX = 1024

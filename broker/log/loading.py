@@ -8,21 +8,24 @@ Opening twice gives the same log.
 """
 
 import logging
+from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochFile
+from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import OFFSET_MAX
-from minibroker.broker.log.log_segments import LogSegments
+from minibroker.broker.log.log_segments import CLEANED_SUFFIX, SWAP_SUFFIX, LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
 from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
 from minibroker.broker.log.recovery import Recovery, check_front, check_segment, read_damage
+from minibroker.broker.log.scan import batch_headers
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.epoch_history import EpochHistory, EpochStart
 from minibroker.protocol.records.batch import BatchHeader
 
 LOGGER = logging.getLogger(__name__)
-LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned")
+LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX)
 
 
 class Loaded(NamedTuple):
@@ -75,6 +78,32 @@ def rebuild_producers(
     for header in segments.headers(producers.map_end_offset, end_offset):
         producers.update_from_replica(header, now_ms)
     producers.map_end_offset = max(producers.map_end_offset, end_offset)
+
+
+def finish_swaps(files: Files, directory: PurePath) -> None:
+    """Put each whole copy of a compaction in the place of the segments that it replaces, as the
+    broker had begun to do."""
+    names = files.list(directory)
+    bases = offsets_in(names, ".log")
+    for base_offset in offsets_in(names, ".log" + SWAP_SUFFIX):
+        path = directory / file_name(base_offset, ".log")
+        swap = path.with_name(path.name + SWAP_SUFFIX)
+        file = files.open(swap)
+        try:
+            end, next_offset = 0, base_offset
+            for position, header in batch_headers(file, 0, file.size):
+                end, next_offset = position + header.size, header.next_offset
+            is_whole = 0 < end == file.size
+        finally:
+            file.close()
+        if not is_whole and base_offset in bases:
+            LOGGER.error("%s is damaged: the segments that it was to replace stay", swap)
+            files.remove(swap)
+            continue
+        for base in {base_offset, *(base for base in bases if base_offset <= base < next_offset)}:
+            for suffix in (".log", ".index", ".timeindex"):
+                files.remove(directory / file_name(base, suffix))
+        files.rename(swap, path)
 
 
 class _Loader:
@@ -150,6 +179,7 @@ class _Loader:
     def _open_segments(self) -> None:
         files, directory = self._location.files, self._location.directory
         files.make_dir(directory)
+        finish_swaps(files, directory)
         names = files.list(directory)
         bases = offsets_in(names, ".log")
         logs = {file_name(base_offset, "") for base_offset in bases}

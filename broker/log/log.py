@@ -33,7 +33,9 @@ from minibroker.broker.log.admission import (
     begins_within,
     check_append,
     check_continuation,
+    from_inside_filler,
 )
+from minibroker.broker.log.compaction import Compaction
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
@@ -106,6 +108,14 @@ class Log:
         )
         self._shortage_latch = ShortageLatch(location.topic_partition)
         self._is_closed = False
+        self.compaction = Compaction(
+            self._segments,
+            self._deleted,
+            self._durability,
+            self.producers,
+            lambda: self._limits,
+            lambda: self._location,
+        )
 
     @classmethod
     def open(
@@ -204,6 +214,7 @@ class Log:
         if self.log_start == self.log_end and begins_within(batches, self.log_start):
             self._begin_with(batches, now_ms)
             return
+        batches = from_inside_filler(batches, self.log_end)
         check_continuation(batches, self.log_end, self.epochs.newest_epoch)
         self._append_copied(batches, now_ms)
 
@@ -395,6 +406,7 @@ class Log:
     def _before_truncation(self, offset: int, log_start: int) -> None:
         index = self._segments.index_of(offset)
         self._durability.record_truncation(offset, self._segments[index].base_offset)
+        self.compaction.truncate_to(offset)
         self._move_start(log_start, offset)
 
     def _move_start(self, log_start: int, end_offset: int) -> None:

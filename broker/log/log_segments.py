@@ -31,6 +31,9 @@ from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader
 
+CLEANED_SUFFIX = ".cleaned"  # of a copy that compaction is writing
+SWAP_SUFFIX = ".swap"  # of a whole copy, until it has the place of its segments
+
 
 class LogSegments:
     """See the head of this file."""
@@ -81,6 +84,14 @@ class LogSegments:
         popped = self._list[index:]
         del self._list[index:], self._bases[index:]
         return popped
+
+    def replace(self, index: int, count: int, segment: Segment) -> list[Segment]:
+        """Put a segment in the place of `count` others with the same offsets; return these."""
+        replaced = self._list[index : index + count]
+        assert replaced[0].base_offset == segment.base_offset
+        self._list[index : index + count] = [segment]
+        self._bases[index : index + count] = [segment.base_offset]
+        return replaced
 
     def remove_from(self, index: int, files: Files) -> None:
         """Remove the files of these segments at once, newest first, to leave no gap."""

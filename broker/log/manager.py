@@ -1,6 +1,6 @@
 """All logs of a broker: opened at start, created and deleted by name, closed in order.
 
-The manager owns the data directory, the three checkpoint files and the table of logs. It decides
+The manager owns the data directory, the four checkpoint files and the table of logs. It decides
 nothing about partitions: its callers know who leads, what is committed and what is to be deleted. A
 log that the metadata does not know is never deleted: it is renamed `*-stray` and reported. A
 deleted log is renamed `*-delete` at once, so that its name is free, and removed after a delay.
@@ -25,6 +25,7 @@ from typing import NamedTuple
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS, DescriptorBudget
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.checkpoints import (
+    FIRST_DIRTY,
     HIGH_WATERMARKS,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -126,6 +127,15 @@ class LogManager:
         self._high_watermark_file = Checkpoint(
             files, root / HIGH_WATERMARKS, lambda: dict(self._high_watermarks)
         )
+        self._first_dirty_file = Checkpoint(
+            files,
+            root / FIRST_DIRTY,
+            lambda: {
+                name: log.compaction.first_dirty
+                for name, log in self.logs.items()
+                if log.compaction.first_dirty
+            },
+        )
 
     # -- starting
 
@@ -163,6 +173,7 @@ class LogManager:
         recovery_points = self._recovery_point_file.read()
         log_starts = self._log_start_file.read()
         high_watermarks = self._high_watermark_file.read()
+        first_dirty = self._first_dirty_file.read()
         unnamed_start = 0 if self._log_start_file.is_known else NO_OFFSET
         last_known_states = {
             name: LastKnownState(
@@ -194,6 +205,8 @@ class LogManager:
             self.checkpoint_log_starts()
         elif not self._log_start_file.is_known:
             self.checkpoint_log_starts()
+        for log in self._logs.values():
+            log.compaction.first_dirty = min(first_dirty.get(log.topic_partition, 0), log.log_end)
         for name in deleted:
             self._files.remove_tree(self._root / name)
 
@@ -343,7 +356,12 @@ class LogManager:
 
         Otherwise the next start would miss it, and apply its offsets to a new log of that name.
         """
-        for file in (self._recovery_point_file, self._high_watermark_file, self._log_start_file):
+        for file in (
+            self._recovery_point_file,
+            self._high_watermark_file,
+            self._log_start_file,
+            self._first_dirty_file,
+        ):
             if not file.lower(topic_partition, NO_OFFSET):
                 return file.shortage
         return ""
@@ -418,6 +436,10 @@ class LogManager:
         """Write the log starts; False in a shortage. May run in a worker."""
         return self._log_start_file.write()
 
+    def checkpoint_first_dirty(self) -> bool:
+        """Write up to where logs were compacted; False in a shortage. May run in a worker."""
+        return self._first_dirty_file.write()
+
     def _before_truncation(self, topic_partition: TopicPartition, offset: int) -> None:
         """Lower the checkpoints of a log to its start and `offset`, before it is truncated.
 
@@ -426,7 +448,7 @@ class LogManager:
         """
         before = self._high_watermarks[topic_partition]
         self._high_watermarks[topic_partition] = min(before, offset)
-        for file in (self._recovery_point_file, self._high_watermark_file):
+        for file in (self._recovery_point_file, self._high_watermark_file, self._first_dirty_file):
             if not file.lower(topic_partition, offset):
                 raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, file.shortage)
         log_start = _start_to_checkpoint(self._logs[topic_partition])

@@ -10,7 +10,7 @@ from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.sealed_files import SealedFiles
-from minibroker.protocol.constants import NO_OFFSET, ErrorCode
+from minibroker.protocol.constants import INT64_MAX, NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 
@@ -34,6 +34,11 @@ class LogLimits:
     timestamp_type: str  # CreateTime or LogAppendTime
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
+    is_compacted: bool = False
+    compaction_lag_min_ms: int = 0
+    compaction_lag_max_ms: int = INT64_MAX
+    cleanable_dirty_ratio_min: float = 0.5
+    delete_retention_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,12 @@ class ProducerStates:
         """All entries by producer id, for tools."""
         return sorted(self._entries.items())
 
+    def last_offsets(self) -> frozenset[int]:
+        """Return the last offset of each producer, of the batch that has its newest sequence."""
+        return frozenset(
+            [entry.batches[-1].last_offset for entry in self._entries.values() if entry.batches]
+        )
+
     def check(self, header: BatchHeader) -> AppendedBatch | None:
         """Check a client's batch that has a producer. Returns None if it comes next, a duplicate as
         it is in the log.

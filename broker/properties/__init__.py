@@ -15,7 +15,7 @@ from minibroker.broker.config_property import Property, attribute_of
 from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners
-from minibroker.broker.properties.logs import Segments, Topics, Upkeep
+from minibroker.broker.properties.logs import Compaction, Segments, Topics, Upkeep
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.stores import Stores
 
@@ -27,6 +27,7 @@ SUBJECTS: Final = (
     Replication,
     Leadership,
     Segments,
+    Compaction,
     Upkeep,
     Groups,
     Connections,

@@ -30,6 +30,16 @@ class Groups:
         low=1,
         high=2**15 - 1,
     )
+    offsets_topic_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes",
+        Kind.INT,
+        100 * MIB,
+        "The size at which a log of `__consumer_offsets` begins a new file; what is in older files "
+        "is compacted.",
+        unit="bytes",
+        low=14,
+        high=INT_MAX,
+    )
     offsets_commit_timeout_ms: int = setting(
         "offsets.commit.timeout.ms",
         Kind.INT,

@@ -174,10 +174,11 @@ class Segments:
     )
     log_cleanup_policy: str = setting(
         "log.cleanup.policy",
-        Kind.TEXT,
+        Kind.WORDS,
         "delete",
-        "What happens to old segments; compaction does not exist yet.",
-        choices=("delete",),
+        "What happens to old segments: they are deleted by age and size, or compacted, so that the "
+        "last record of each key stays; or both.",
+        choices=("compact", "delete"),
         topic_name="cleanup.policy",
         is_list=True,
     )
@@ -207,6 +208,74 @@ class Segments:
         "How long a deleted file stays on the disk, renamed, for readers that still have it.",
         unit="ms",
         topic_name="file.delete.delay.ms",
+    )
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Compaction: which logs with cleanup.policy=compact are compacted, when, and how fast."""
+
+    log_cleaner_enable: bool = setting(
+        "log.cleaner.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether logs are compacted at all.",
+    )
+    log_cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms",
+        Kind.INT,
+        15_000,
+        "How often logs are searched for one to compact, when there was none.",
+        unit="ms",
+        low=1,
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        "log.cleaner.min.cleanable.ratio",
+        Kind.RATIO,
+        0.5,
+        "The share of a log that must be dirty, before it is compacted again.",
+        topic_name="min.cleanable.dirty.ratio",
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        "log.cleaner.min.compaction.lag.ms",
+        Kind.INT,
+        0,
+        "The age below which a record is not removed by compaction.",
+        unit="ms",
+        topic_name="min.compaction.lag.ms",
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        "log.cleaner.max.compaction.lag.ms",
+        Kind.INT,
+        LONG_MAX,
+        "The age at which a record is compacted, however little of its log is dirty.",
+        unit="ms",
+        low=1,
+        topic_name="max.compaction.lag.ms",
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        "log.cleaner.delete.retention.ms",
+        Kind.INT,
+        DAY_MS,
+        "How long a record without a value stays after the compaction that met it first.",
+        unit="ms",
+        topic_name="delete.retention.ms",
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        "log.cleaner.dedupe.buffer.size",
+        Kind.INT,
+        128 * MIB,
+        "Memory for the newest offsets of the keys of one log; more keys take several passes.",
+        unit="bytes",
+        low=1,
+    )
+    log_cleaner_io_max_bytes_per_second: int = setting(
+        "log.cleaner.io.max.bytes.per.second",
+        Kind.INT,
+        LONG_MAX,
+        "How many bytes compaction reads and writes in a second, at most.",
+        unit="bytes",
+        low=1,
     )
 
 

@@ -335,7 +335,8 @@ class Replicas:
 
     def _settings_of(self, topic: str) -> TopicConfig:
         image = self.image.topics.get(topic)
-        return self._config.for_topic(NOTHING if image is None else image.configs)
+        configs = NOTHING if image is None else image.configs
+        return self._config.for_topic({**self._config.own_settings(topic), **configs})
 
     def _without_foreign_settings(self, topic: TopicState) -> TopicState:
         """Return a topic without its settings if this broker does not know one of them: a

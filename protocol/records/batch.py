@@ -37,6 +37,7 @@ COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40  # set by compaction only
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = Struct(">q")
@@ -122,6 +123,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """The time from which on compaction removes the tombstones of the batch; None before a
+        compaction has met them. It is in the place of the base timestamp (Kafka's KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def has_producer(self) -> bool:

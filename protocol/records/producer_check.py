@@ -50,29 +50,69 @@ class Budget:
         self.records = records
 
 
-def find_flaw(batch: Buffer, header: BatchHeader, budget: Budget) -> str:
-    """Return why no client can decode the records of a batch, "" if nothing is seen.
+class KeysUnchecked(Exception):
+    """The keys of a batch were not looked at, since the budget was spent; `is_large`: the batch
+    alone takes more than a whole one."""
+
+    def __init__(self, is_large: bool) -> None:
+        super().__init__(is_large)
+        self.is_large = is_large
+
+
+def find_flaw(
+    batch: Buffer, header: BatchHeader, budget: Budget, *, needs_keys: bool = False
+) -> str:
+    """Return why no client can decode the records of a batch, "" if nothing is seen. With
+    `needs_keys` a record without a key is a flaw, too; raises KeysUnchecked if that would take more
+    than the budget.
 
     The header is valid for the batch. The answer is worth nothing if the CRC is wrong.
     """
     body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
     if header.compression != NONE:
-        if budget.bytes <= 0:
-            return ""
+        is_whole = budget.bytes == UNPACKED_BYTES
         try:
+            if budget.bytes <= 0:
+                raise TooLargeUnpacked
             body = unpack(header.compression, body, budget.bytes)
         except TooLargeUnpacked:
             budget.bytes = 0
+            if needs_keys:
+                raise KeysUnchecked(is_whole) from None
             return ""
         except CorruptBlock as error:
             return str(error)
         budget.bytes -= len(body)
     try:
+        if needs_keys and (flaw := _find_keyless(body, header.record_count, budget)):
+            return flaw
         return _flaw_in(body, header, budget)
     except IndexError:
         return "the records are cut short"
     except ValueError as error:  # a number too large, a name that is no UTF-8
         return str(error)
+
+
+def _find_keyless(body: Buffer, count: int, budget: Budget) -> str:
+    """Return which record has no key, in words; "" if all have one."""
+    if count > budget.records:
+        raise KeysUnchecked(count > WALKED_RECORDS)
+    budget.records -= count
+    at = 0
+    for number in range(count):
+        size, at = _read_number(body, at)
+        end = at + size
+        at += 1  # behind the attributes
+        for _ in range(2):  # time and offset
+            while body[at] > 0x7F:
+                at += 1
+            at += 1
+        if body[at] & 1:
+            return f"record {number} has no key, which compaction goes by"
+        if size < 0 or end <= at:
+            raise ValueError("a record's length is wrong")
+        at = end
+    return ""
 
 
 def _flaw_in(body: Buffer, header: BatchHeader, budget: Budget) -> str:

@@ -12,6 +12,7 @@ be split: 0-99, 100-199, and so on. For a single seed it also prints where the s
 * `wires`: a cluster whose wires break,
 * `variants`: a cluster with fewer replicas or more topics,
 * `deletions`: a cluster whose clients delete records,
+* `compaction`: a cluster that compacts topics,
 * `broker`: one broker alone.
 """
 
@@ -20,6 +21,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
@@ -28,6 +30,7 @@ import trio
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.testing.cluster import simulate
 from minibroker.testing.mutants import (
+    COMPACTION_MUTANTS,
     DELETION_MUTANTS,
     MUTANTS,
     RULE_MUTANTS,
@@ -37,14 +40,15 @@ from minibroker.testing.mutants import (
 from minibroker.testing.pause import PROCESS
 from tests.sim import chaos
 from tests.sim.cluster import Scenario
+from tests.sim.compaction import CompactionScenario
 from tests.sim.deletions import DeletionsScenario
 from tests.sim.group_scenario import GroupScenario
 from tests.sim.variants import VariantScenario
 from tests.sim.wires import WiresScenario
 
-SCENARIOS = ("cluster", "broker", "groups", "wires", "variants", "deletions")
+SCENARIOS = ("cluster", "broker", "groups", "wires", "variants", "deletions", "compaction")
 MADE = MUTANTS | DELETION_MUTANTS
-BROKEN = RULE_MUTANTS | WIRE_MUTANTS
+BROKEN = ChainMap(dict(RULE_MUTANTS), dict(WIRE_MUTANTS), dict(COMPACTION_MUTANTS))
 
 
 class VirtualTime(logging.Filter):
@@ -85,6 +89,8 @@ class Totals:
             self.run_cluster(WiresScenario(seed, **replicas), is_traced)
         elif scenario == "deletions":
             self.run_cluster(DeletionsScenario(seed, **replicas), is_traced)
+        elif scenario == "compaction":
+            self.run_cluster(CompactionScenario(seed, **replicas), is_traced)
         elif scenario == "variants":
             self.run_cluster(VariantScenario(seed, **replicas), is_traced)
         else:

@@ -50,6 +50,7 @@ class Replica(NamedTuple):
     log_end: int
     generation: int  # grows with every cut
     read: Callable[[int, int], bytes]
+    size: int = 0  # of the log, in bytes
     resting: tuple[Resting, ...] = ()  # the followers of a leader
     promises: bool = False  # it is a leader that takes acks=1: sure not to have been replaced
 
@@ -249,6 +250,13 @@ class Deleted:
                 )
 
 
+class Comparer(Protocol):
+    """What compares the replicas of a topic that do not hold the same bytes."""
+
+    def compare(self, replica: Replica, end: int, now: float) -> None:
+        """Compare a replica's log below `end`. Raises `Violation`."""
+
+
 class Compared(NamedTuple):
     """Up to where a replica was found equal, at a boundary of batches."""
 
@@ -260,13 +268,18 @@ class Compared(NamedTuple):
 class Committed:
     """See the head of this module."""
 
-    def __init__(self, deletions: Deletions | None = None) -> None:
+    def __init__(
+        self, deletions: Deletions | None = None, tables: "Mapping[str, Comparer] | None" = None
+    ) -> None:
         self.histories: dict[Key, History] = {}
         self._deletions = deletions or Deletions()
         self._compared: dict[tuple[int, int, Key], Compared] = {}
+        self._tables = {} if tables is None else tables
+        self._now = 0.0
 
     def look(self, sight: Sight) -> None:
         """Raises `Violation`."""
+        self._now = sight.now
         for each in sight.sound:
             if each.log_start > self._deletions.asked.get(each.name, 0):
                 raise Violation(f"{each}: the log starts at {each.log_start}, nobody removed any")
@@ -296,6 +309,13 @@ class Committed:
         key = replica.key
         history = self.histories.setdefault(key, History(replica.name))
         place = (replica.broker, replica.life, replica.key)
+        table = self._tables.get(replica.name.topic)
+        if table is not None:
+            table.compare(replica, end, self._now)
+            if end > history.end:
+                history.end = end
+                history.ends[replica.leader_epoch] = end
+            return
         done = self._compared.get(place, Compared())
         if done.generation != replica.generation:
             done = Compared(replica.generation)

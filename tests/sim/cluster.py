@@ -8,7 +8,7 @@ be led, every replica in sync, everything that belongs to no topic be gone, and 
 the end. Then the ledgers are compared with what lies on the disks.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -20,6 +20,7 @@ from minibroker.protocol.constants import ErrorCode
 from minibroker.testing.cluster import SimulatedWorld, open_cluster, simulate
 from minibroker.testing.network import NetworkOptions
 from tests.sim.checkers import Violation
+from tests.sim.compacted_tables import Table
 from tests.sim.faults import Chaos
 from tests.sim.sights import Watcher
 from tests.sim.workload import (
@@ -60,6 +61,7 @@ class Scenario:
     chaos_type: ClassVar[type[Chaos]] = Chaos
     chaos_s: ClassVar[float] = CHAOS_S
     deletes_records: ClassVar[bool] = False
+    produce_to_crowd: ClassVar[Callable[[Clients], Awaitable[None]]] = produce_to_crowd
 
     seed: int
     replicas_type: type[Replicas] = Replicas
@@ -77,6 +79,10 @@ class Scenario:
         """More topics that stay."""
         return ()
 
+    def draw_tables(self, _crowd: Sequence[NewTopic]) -> dict[str, Table]:
+        """Which of these are compacted."""
+        return {}
+
     async def run(self) -> SeedResult:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
         world = SimulatedWorld(self.seed, NETWORK)
@@ -90,12 +96,14 @@ class Scenario:
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
                 clients.crowd = self.draw_crowd(world)
+                watcher.tables.update(self.draw_tables(clients.crowd))
                 if self.deletes_records:
                     clients.ledger.deletions = watcher.deletions
                     watching.start_soon(trim, clients)
                 watcher.interval_s *= 1 + len(clients.crowd) // CROWD_PER_LOOK
                 await create(clients, self.draw_topic(world, clients.partitions), *clients.crowd)
-                await suffer(clients, watcher, chaos, self.chaos_s)
+                writer = type(self).produce_to_crowd
+                await suffer(clients, watcher, chaos, self.chaos_s, writer)
                 watching.cancel_scope.cancel()
             await watcher.look()
             judge(clients, watcher)
@@ -138,7 +146,13 @@ async def create(clients: Clients, *new: NewTopic) -> None:
             await insist(lambda: admin.create_topics(*new), ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos, chaos_s: float) -> None:
+async def suffer(
+    clients: Clients,
+    watcher: Watcher,
+    chaos: Chaos,
+    chaos_s: float,
+    write_to_crowd: Callable[[Clients], Awaitable[None]] = produce_to_crowd,
+) -> None:
     """Both phases."""
     async with trio.open_nursery() as readers:
         readers.start_soon(consume, clients, 0)
@@ -148,7 +162,7 @@ async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos, chaos_s: floa
                 writers.start_soon(produce, clients, number)
             writers.start_soon(churn, clients, 0)
             if clients.crowd:
-                writers.start_soon(produce_to_crowd, clients)
+                writers.start_soon(write_to_crowd, clients)
             with trio.move_on_after(chaos_s + REST_S_MAX) as scope:
                 await chaos.run(chaos_s)
             if scope.cancelled_caught:
@@ -182,6 +196,8 @@ def judge(clients: Clients, watcher: Watcher) -> None:
     """Compare what clients were told with what is there. Raises `Violation`."""
     stored = watcher.stored()
     clients.ledger.judge(stored)
+    for name, acked in clients.keyed.items():
+        watcher.tables[name.topic].judge(acked)
     shown = clients.shown.values
     there = {
         (name, offset): value

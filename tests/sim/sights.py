@@ -49,6 +49,7 @@ from tests.sim.checkers import (
     UnaskedChanges,
     WakefulSessions,
 )
+from tests.sim.compacted_tables import KeyedRecord, Table
 
 INTERVAL_S = 0.02
 PATIENCE_S = 0.5  # less than any pause before a broker stands again
@@ -62,7 +63,8 @@ class Watcher:
     def __init__(self, world: SimulatedWorld, cluster: SimulatedCluster) -> None:
         self.leaders = OneLeader()
         self.deletions = Deletions()
-        self.committed = Committed(self.deletions)
+        self.tables: dict[str, Table] = {}  # of compacted topics, by name
+        self.committed = Committed(self.deletions, self.tables)
         self.trace: list[str] = []
         self.interval_s = INTERVAL_S
         self._checkers: tuple[Checker, ...] = (
@@ -198,7 +200,8 @@ class Watcher:
         return f"strays: {strays}" if strays else ""
 
     def stored(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-        """All records of the topics that there are, from replicas that must be equal to the byte.
+        """All records of the topics that there are, from replicas that must be equal to the byte,
+        but for compacted topics.
 
         For a cluster at rest.
         """
@@ -211,7 +214,7 @@ class Watcher:
         """The same, as whole records; of one topic that is at rest, if it is named."""
         found = {}
         for key, agreed in self._last.agreed.items():
-            if topic not in (None, agreed.name.topic):
+            if topic not in (None, agreed.name.topic) or agreed.name.topic in self.tables:
                 continue
             there = [each for each in self._last.replicas if each.key == key]
             start = max(each.log_start for each in there)
@@ -242,6 +245,7 @@ def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
             log_start=log.log_start,
             log_end=log.log_end,
             generation=log.generation,
+            size=log.size,
             read=partial(read_log, log),
             resting=tuple(resting_of(partition)),
             promises=partition.is_leader and promises(broker, partition),
@@ -371,6 +375,14 @@ def read_log(log: Log, start: int, end: int) -> bytes:
 def decode(data: bytes) -> list[tuple[int, bytes]]:
     """Offsets and values of the records in some batches."""
     return [(record.offset, bytes(record.value or b"")) for record in decode_batches(data)]
+
+
+def decode_keyed(data: bytes) -> list[KeyedRecord]:
+    """The records in some batches of a compacted topic."""
+    return [
+        KeyedRecord(record.offset, bytes(record.key or b""), record.value)
+        for record in decode_batches(data)
+    ]
 
 
 def decode_batches(data: bytes) -> list[Record]:

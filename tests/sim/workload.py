@@ -21,17 +21,20 @@ from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.testing.cluster import SimulatedWorld
 from tests.sim.checkers import Ledger, Shown, Violation
+from tests.sim.compacted_tables import KeyedRecord
 
 TOPIC = "numbers"
 REPLICAS = 3
 TIMEOUT_MS = 900_000
 REREAD_S = 6.0
+KEYS = 12  # of compacted topics
+TOMBSTONES = 0.15  # of their records
 
 
 @dataclass
 class Clients:
     """What all clients share; `stop` ends the producers, `drained` the readers. `crowd` are topics
-    of one partition each, which nobody reads."""
+    of one partition each, which nobody reads; `keyed` are the acknowledged records with keys."""
 
     world: SimulatedWorld
     address: str
@@ -42,6 +45,7 @@ class Clients:
     drained: trio.Event = field(default_factory=trio.Event)
     delivered: int = 0
     crowd: Sequence[NewTopic] = ()
+    keyed: dict[TopicPartition, list[KeyedRecord]] = field(default_factory=dict)
 
     def take(self, delivery: Delivery) -> None:
         """Called with the fate of every batch."""
@@ -49,6 +53,10 @@ class Clients:
             raise Violation(f"not delivered to {delivery.topic}: {delivery.error!r}")
         name = TopicPartition(delivery.topic, delivery.partition)
         for record in delivery.records():
+            if record.key is not None:
+                known = KeyedRecord(record.offset, bytes(record.key), record.value)
+                self.keyed.setdefault(name, []).append(known)
+                continue
             self.ledger.note_acked(name, record.offset, bytes(record.value))
             self.delivered += 1
 
@@ -113,6 +121,21 @@ async def produce_to_crowd(clients: Clients) -> None:
                 clients.ledger.note_sent(topic, value)
                 await producer.send(topic, value, partition=0)
             await trio.sleep(rng.expovariate(1 / 0.2))
+        await producer.flush()
+
+
+async def produce_to_tables(clients: Clients) -> None:
+    """Send records with few keys to compacted topics, some without a value."""
+    host = "tables"
+    rng = clients.world.rng(host)
+    numbers = count()
+    async with clients.producer(host, rng) as producer:
+        while not clients.stop.is_set():
+            for _ in range(rng.randint(1, 20)):
+                topic, key = rng.choice(clients.crowd).name, b"k%d" % rng.randrange(KEYS)
+                value = None if rng.random() < TOMBSTONES else b"%d" % next(numbers)
+                await producer.send(topic, value, key=key, partition=0)
+            await trio.sleep(rng.expovariate(1 / 0.1))
         await producer.flush()
 
 

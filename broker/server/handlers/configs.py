@@ -89,7 +89,8 @@ def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescrip
         topic = services.image.topics.get(name)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        return services.config.describe_topic(topic.configs)
+        own = services.config.own_settings(name)
+        return services.config.describe_topic({**own, **topic.configs})
     if kind != ConfigResourceType.BROKER:
         what = f"there is no resource type {kind} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import trio
 
+from minibroker.broker.config import TopicConfig
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
@@ -51,7 +52,7 @@ from minibroker.protocol.messages.produce import (
 )
 from minibroker.protocol.records.batch import has_valid_crc, read_header
 from minibroker.protocol.records.compression import CODEC_NAMES
-from minibroker.protocol.records.producer_check import Budget, find_flaw
+from minibroker.protocol.records.producer_check import Budget, KeysUnchecked, find_flaw
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_AT_ONCE = 50
@@ -113,7 +114,7 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            self._check_records(batch)
+            self._check_records(batch, partition.settings)
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
@@ -139,18 +140,27 @@ class _Produce:
             )
         )
 
-    def _check_records(self, batch: memoryview) -> None:
-        """Raise `Refused` if no client can decode the records; the append checks the header."""
+    def _check_records(self, batch: memoryview, settings: TopicConfig) -> None:
+        """Raise `Refused` if no client can decode the records, or compaction could not keep one;
+        the append checks the header."""
         if len(batch) < BATCH_HEADER_BYTES:
             return
         header = read_header(batch)
         is_checkable = (
             header.size == len(batch) and header.magic == MAGIC and header.record_count > 0
         )
-        if is_checkable and header.compression < len(CODEC_NAMES):
-            flaw = find_flaw(batch, header, self._budget)
-            if flaw and has_valid_crc(batch, header):
-                raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
+        if not is_checkable or header.compression >= len(CODEC_NAMES):
+            return
+        try:
+            flaw = find_flaw(batch, header, self._budget, needs_keys=settings.is_compacted)
+        except KeysUnchecked as unchecked:
+            if unchecked.is_large:
+                what = "too many records in one batch of a compacted topic, whose keys are checked"
+                raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what) from None
+            what = "too many records at once for compacted topics: send this batch again"
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, what) from None
+        if flaw and has_valid_crc(batch, header):
+            raise Refused(ErrorCode.INVALID_RECORD, f"the records are refused: {flaw}")
 
     @property
     def failures(self) -> list[PartitionProduced]:

@@ -16,7 +16,7 @@ from minibroker.protocol.constants import ConfigSource
 from minibroker.protocol.types import NamedEndpoint
 
 ROOT = Path(__file__).resolve().parents[3]
-UNITS = (".ms", ".minutes", ".seconds", ".bytes", ".percentage")
+UNITS = (".ms", ".minutes", ".seconds", ".bytes", ".percentage", ".buffer.size", ".per.second")
 
 
 def test_the_defaults_are_those_of_kafka_and_ours():
@@ -171,8 +171,28 @@ def test_a_bad_override_is_refused():
         Config().for_topic({"retention.sm": "1"})
     with pytest.raises(ConfigError, match=r"segment.bytes = '1' is not allowed; it takes 14 to"):
         Config().for_topic({"segment.bytes": "1"})
-    with pytest.raises(ConfigError, match=r"cleanup.policy = 'compact' is not allowed"):
-        Config().for_topic({"cleanup.policy": "compact"})
+    for policy in ("compacted", "", "compact,,delete"):
+        with pytest.raises(ConfigError, match=rf"cleanup\.policy = '{policy}' is not allowed"):
+            Config().for_topic({"cleanup.policy": policy})
+    for ratio in ("2", "-0.1", "nan", "half"):
+        with pytest.raises(ConfigError, match=r"min.cleanable.dirty.ratio = .* it takes 0 to 1"):
+            Config().for_topic({"min.cleanable.dirty.ratio": ratio})
+
+
+def test_a_compacted_topic_keeps_everything_unless_it_deletes_too():
+    """Retention by time and size holds with cleanup.policy=delete only, compaction with compact; a
+    compacted log rolls early enough for max.compaction.lag.ms."""
+    given = {"retention.ms": "1", "retention.bytes": "2", "max.compaction.lag.ms": "3"}
+    found = {}
+    for policy in ("delete", "compact", "compact, delete"):
+        limits = Config().for_topic(given | {"cleanup.policy": policy}).limits()
+        kept = (limits.retention_ms, limits.retention_bytes)
+        found[policy] = (limits.is_compacted, kept, limits.segment_ms == 3)
+    assert found == {
+        "delete": (False, (1, 2), False),
+        "compact": (True, (-1, -1), True),
+        "compact, delete": (True, (1, 2), True),
+    }
 
 
 def test_a_configuration_can_be_written_and_read():

@@ -84,7 +84,7 @@ def test_offsets_of_groups_never_become_old(change):
         ([("flush", "never", APPEND)], ErrorCode.INVALID_CONFIG, "is no list"),
         ([("flush", "never", SUBTRACT)], ErrorCode.INVALID_CONFIG, "is no list"),
         ([("cleanup.policy", "delete", SUBTRACT)], ErrorCode.INVALID_CONFIG, "cleanup.policy"),
-        ([("cleanup.policy", "compact", APPEND)], ErrorCode.INVALID_CONFIG, "cleanup.policy"),
+        ([("cleanup.policy", "compacted", APPEND)], ErrorCode.INVALID_CONFIG, "cleanup.policy"),
         ([("flash", None, DELETE)], ErrorCode.INVALID_CONFIG, "the nearest is 'flush'"),
     ],
 )

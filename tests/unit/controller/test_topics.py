@@ -206,7 +206,12 @@ def test_the_offsets_topic_has_the_form_that_is_set():
     state = create(state_with(1, 2), NewTopic(OFFSETS_TOPIC), config=config).state
     topic = state.topics[OFFSETS_TOPIC]
     assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2]
-    assert topic.configs == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert topic.configs == {
+        "cleanup.policy": "compact",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "segment.bytes": str(100 * 1024 * 1024),
+    }
 
 
 def test_the_offsets_topic_is_not_deleted():

@@ -22,6 +22,7 @@ from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from tests.unit.groups.keeping import TWO, Keeper, error_of, keeping, state_of_offsets, turn
+from tests.unit.log.workbench import finish
 from tests.unit.node import ROOT
 
 LOG = ROOT / f"{OFFSETS_TOPIC}-0" / f"{0:020}.log"
@@ -181,3 +182,40 @@ async def test_what_was_read_ahead_of_a_cut_is_not_replayed(
         await turn()
     assert {item.offset for item in keeper.shard.table.offsets("g").values()} == {9}
     assert "starting again" not in caplog.text
+
+
+async def test_a_compacted_log_is_replayed_to_the_same_offsets(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """After a compaction a new coordinator knows the same offsets, from as many records as there
+    are groups."""
+    keeper = Keeper()
+    log = keeper.offsets.log
+    log.limits = replace(log.limits, segment_bytes=400, is_compacted=True)
+    async with keeping(keeper):
+        for offset in range(40):
+            await keeper.commit(offset, f"g{offset % 3}")
+        before = {name: keeper.fetch(name) for name in ("g0", "g1", "g2")}
+        found = log.compaction.find_cleanable(keeper.offsets.high_watermark, 1_000_000)
+        assert finish(log.compaction.clean(found, 1 << 20, 1_000_000)).bytes_left < log.size
+        count, at = 0, 0
+        while at < log.log_end:
+            for chunk in replay.read_chunks(log, at, log.log_end):
+                at, count = chunk.next_offset, count + len(chunk.records)
+        assert count < 20
+        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        await turn()
+        keeper.groups._shards.clear()  # as a broker that has just started
+        keeper.apply(state_of_offsets(epochs=(2, 2)))
+        await trio.sleep(5)
+        assert {name: keeper.fetch(name) for name in ("g0", "g1", "g2")} == before
+
+
+def test_a_topic_of_an_older_version_is_compacted_too() -> None:
+    """The settings of the offsets topic hold without its own: none is deleted, and it is compacted.
+    Settings of its own win."""
+    keeper = Keeper()
+    settings = keeper.offsets.settings
+    assert settings.is_compacted
+    assert settings.limits().retention_ms == -1
+    assert settings.segment_bytes == 100 * 1024 * 1024

@@ -10,7 +10,7 @@ from minibroker.protocol.records import producer_check
 from minibroker.protocol.records.batch import InvalidBatch, read_header
 from minibroker.protocol.records.columns import decode_columns
 from minibroker.protocol.records.compression import LZ4, ZSTD, compress
-from minibroker.protocol.records.producer_check import Budget, find_flaw
+from minibroker.protocol.records.producer_check import Budget, KeysUnchecked, find_flaw
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.records.varint import encode_varint
 from tests.unit.records.test_columns import TIME, batch_with, draw_rows, encode_naively
@@ -142,3 +142,37 @@ def test_headers_are_in_the_budget() -> None:
     assert flaw(records(1, headers=many), 1, budget=budget) == ""
     assert budget.records == producer_check.WALKED_RECORDS - 800
     assert flaw(records(1, headers=few)[:-1], 1)
+
+
+@pytest.mark.parametrize("compression", CODECS)
+def test_a_record_without_a_key_is_a_flaw_where_keys_are_needed(compression: int) -> None:
+    """Compaction goes by keys: the first record without one is named; an empty key is one."""
+    rows = [(delta, 300 * delta, b"" if delta else b"k" * 90, b"v", []) for delta in range(99)]
+    keyed = encode_naively(rows)
+    rows[57] = (57, 9, None, b"v", [])
+    for body, expected in ((keyed, ""), (encode_naively(rows), "record 57 has no key")):
+        batch = bytearray(batch_with(compress(compression, body) if compression else body, 99, 99))
+        batch[22] = compression
+        found = find_flaw(batch, read_header(batch), Budget(), needs_keys=True)
+        assert found.startswith(expected), found
+        assert bool(found) == bool(expected)
+
+
+def test_keys_beyond_the_budget_are_not_said_to_be_there() -> None:
+    """Keys that are not looked at are an error, and whose: the batch's alone, or the request's."""
+    body = records(100, key=b"k")
+    batch = batch_with(body, 100, 100)
+    with pytest.raises(KeysUnchecked) as caught:
+        find_flaw(batch, read_header(batch), Budget(records=99), needs_keys=True)
+    assert not caught.value.is_large
+    large = records(producer_check.WALKED_RECORDS + 1, key=b"k")
+    batch = batch_with(large, producer_check.WALKED_RECORDS + 1, producer_check.WALKED_RECORDS + 1)
+    with pytest.raises(KeysUnchecked) as caught:
+        find_flaw(batch, read_header(batch), Budget(), needs_keys=True)
+    assert caught.value.is_large
+    packed = bytearray(batch_with(compress(ZSTD, body), 100, 100))
+    packed[22] = ZSTD
+    for left, is_large in ((0, False), (50, False)):
+        with pytest.raises(KeysUnchecked) as caught:
+            find_flaw(packed, read_header(packed), Budget(unpacked=left), needs_keys=True)
+        assert caught.value.is_large == is_large

@@ -64,7 +64,7 @@ async def test_a_commit_is_one_batch(autojump_clock: trio.testing.MockClock) -> 
         (TWO, "3", {}, ErrorCode.REQUEST_TIMED_OUT),  # no more is asked than there are replicas
         ((1,), "2", {}, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (TWO, "1", {"message_max_bytes": "90"}, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
-        (TWO, "1", {"log_segment_bytes": "90"}, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        (TWO, "1", {"offsets_topic_segment_bytes": "90"}, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
     ],
 )
 async def test_why_a_commit_fails(

@@ -1,0 +1,200 @@
+"""Compaction of one log, from what is due to the files: see `cleaning.py` for the rules.
+
+The copy of a group of segments is written to a `.cleaned` file, which a start removes. Once it is
+whole and synced it is renamed to `.swap`; from then on a start finishes what a crash cuts short
+(`loading.py`): the segments whose offsets the copy has are removed, and it takes their place. A
+slice of a replaced segment stays readable until the segment's files are removed.
+
+The log may change while a computation pauses. Appends do no harm. If segments that it reads were
+truncated, deleted or closed, or the log's directory was renamed, it raises `Interrupted`.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePath
+
+from minibroker.broker.log.cleaning import (
+    Cleanable,
+    Cleaned,
+    Copier,
+    Interrupted,
+    copy_group,
+    find_cleanable,
+    groups,
+    read_keys,
+)
+from minibroker.broker.log.durability import Durability
+from minibroker.broker.log.files import Files
+from minibroker.broker.log.log_segments import (
+    CLEANED_SUFFIX,
+    SWAP_SUFFIX,
+    DeletedSegments,
+    LogSegments,
+)
+from minibroker.broker.log.newest_offsets import NewestOffsets
+from minibroker.broker.log.outcomes import (
+    SHORTAGES,
+    LogLimits,
+    LogLocation,
+    refusal_of,
+    require_descriptors,
+    shortage_text,
+)
+from minibroker.broker.log.producers import ProducerStates
+from minibroker.broker.log.segment import Segment
+from minibroker.broker.turns import Steps
+
+logger = logging.getLogger(__name__)
+
+
+class Compaction:
+    """See the head of this file. What is below `first_dirty` was compacted.
+
+    `location` returns where the log is now. `limits` are the log's settings.
+    """
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        deleted: DeletedSegments,
+        durability: Durability,
+        producers: ProducerStates,
+        limits: Callable[[], LogLimits],
+        location: Callable[[], LogLocation],
+    ) -> None:
+        self.first_dirty = 0
+        self._segments = segments
+        self._deleted = deleted
+        self._durability = durability
+        self._producers = producers
+        self._get_limits = limits
+        self._get_location = location
+
+    @property
+    def _limits(self) -> LogLimits:
+        return self._get_limits()
+
+    @property
+    def _files(self) -> Files:
+        return self._get_location().files
+
+    def truncate_to(self, offset: int) -> None:
+        """Record that the log is truncated. What is written there next may have an older record
+        below, before which its tombstone must not go."""
+        self.first_dirty = min(self.first_dirty, offset)
+
+    def find_cleanable(self, high_watermark: int, now_ms: int) -> Cleanable:
+        """Return what of the log may be compacted now; `now_ms` is the wall clock."""
+        return find_cleanable(
+            self._segments, self._limits, self.first_dirty, high_watermark, now_ms
+        )
+
+    def clean(self, found: Cleanable, map_bytes_max: int, now_ms: int) -> Steps[Cleaned]:
+        """Compact what was found, with about so many bytes for the newest offsets of keys.
+
+        Raises Interrupted; BadBytes and InvalidBatch for what cannot be read; Refused if no file
+        descriptor is free; OSError. What was compacted until then stays so.
+        """
+        segments = list(self._segments)[: self._segments.index_of(found.end)]
+        dirty = segments[self._segments.index_of(found.first_dirty) :]
+        newest = NewestOffsets(map_bytes_max, found.first_dirty)
+        read, left = sum([segment.size for segment in dirty]), 0
+        with self._watch(dirty) as require_unchanged:
+            yield from read_keys(dirty, newest, require_unchanged)
+        segments = segments[: self._segments.index_of(newest.end - 1) + 1]
+        for group in groups(segments, self._limits.segment_bytes, found.end):
+            read += sum([segment.size for segment in group])
+            left += yield from self._clean_group(group, newest, now_ms)
+        self.first_dirty = max(self.first_dirty, newest.end)
+        return Cleaned(newest.end, read, left)
+
+    @contextmanager
+    def _watch(self, segments: Sequence[Segment]) -> Iterator[Callable[[], None]]:
+        """Return a function that raises Interrupted once these segments are no more as they are
+        now. What a step raises because of that is replaced by Interrupted."""
+        generations = [segment.generation for segment in segments]
+        directory = self._get_location().directory
+
+        def require_unchanged() -> None:
+            start = self._segments.index_of(segments[0].base_offset)
+            is_unchanged = (
+                self._get_location().directory == directory
+                and [*self._segments][start : start + len(segments)] == segments
+                and [segment.generation for segment in segments] == generations
+            )
+            if not is_unchanged:
+                raise Interrupted
+
+        try:
+            yield require_unchanged
+        except OSError:
+            require_unchanged()
+            raise
+
+    def _clean_group(
+        self, group: Sequence[Segment], newest: NewestOffsets, now_ms: int
+    ) -> Steps[int]:
+        """Copy the segments of a group, and put the copy in their place if it differs; return the
+        size."""
+        copier = Copier(newest, self._limits, self._producers.last_offsets(), now_ms)
+        copied = self._new_segment(group[0].base_offset, now_ms)
+        path = copied.path.with_name(copied.path.name + CLEANED_SUFFIX)
+        self._files.remove(path)
+        target = self._files.open(path, create=True)
+        try:
+            with self._watch(group) as require_unchanged:
+                yield from copy_group(group, target, copied, copier, require_unchanged)
+                size = target.size
+                has_changed = copier.has_changed or len(group) > 1
+                if has_changed:
+                    yield target.sync_now
+                    require_unchanged()
+            if has_changed:
+                self._replace(group, copied, path, now_ms)
+            else:
+                self._files.remove(path)
+        except Exception:
+            self._files.remove(path)
+            raise
+        finally:
+            target.close()
+        return size
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """Return the segment of a copy, with empty indexes. Its file is there after `_replace`."""
+        location = self._get_location()
+        segment = Segment(
+            location.files,
+            location.directory,
+            base_offset,
+            now_ms,
+            self._limits.index_interval_bytes,
+            location.sealed_files,
+            synced=True,
+        )
+        segment.forget_indexes()
+        return segment
+
+    def _replace(
+        self, group: Sequence[Segment], copied: Segment, path: PurePath, now_ms: int
+    ) -> None:
+        """Put a synced copy in the place of its segments. Raises Refused without a descriptor."""
+        try:
+            require_descriptors(self._files, path)
+        except OSError as error:
+            raise refusal_of(error) from error
+        swap = copied.path.with_name(copied.path.name + SWAP_SUFFIX)
+        self._files.rename(path, swap)
+        self._durability.record_name_change()
+        index = self._segments.index_of(copied.base_offset)
+        for segment in self._segments.replace(index, len(group), copied):
+            self._deleted.add(segment, now_ms, self._limits.file_delete_delay_ms)
+        self._files.rename(swap, copied.path)
+        try:
+            copied.write_indexes()
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                raise
+            logger.warning("%s has no index yet: %s", copied.path, shortage_text(error))
+        copied.release_indexes()

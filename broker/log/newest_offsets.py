@@ -1,0 +1,58 @@
+"""The newest offset of each key in the dirty part of a log: what compaction decides by.
+
+The map has a limit in bytes, by an estimate of what an entry takes. Where a log has more keys than
+that, compaction stops at the batch whose keys do not fit, and goes on from there the next time. A
+long key is replaced by a digest that nobody can forge: a map of keys of a megabyte is small, too.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+_KEY_BYTES_MAX: Final = 32  # of a key that is kept as it is
+_DIGEST_BYTES: Final = 33  # more than that, so that no short key is a digest
+# A bytes object (33 and its content), an int, and a place in a dict that is half full.
+ENTRY_BYTES: Final = 210
+
+
+class NewestOffsets:
+    """See the head of this file. `end` is the offset behind the last batch that was added."""
+
+    def __init__(self, bytes_max: int, start: int) -> None:
+        self.end = start
+        self._entries_max = max(1, bytes_max // ENTRY_BYTES)
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the map takes."""
+        return len(self._offsets) * ENTRY_BYTES
+
+    def add(self, keys: Sequence[bytes | None], offsets: Sequence[int], end: int) -> bool:
+        """Add the records of a batch that ends before the offset `end`; return False, and add
+        nothing, if they do not fit. The first batch fits always."""
+        names = [_name(key) for key in keys if key is not None]
+        known = self._offsets
+        if known and len(known) + len(names) > self._entries_max:
+            new = sum([name not in known for name in {*names}])
+            if len(known) + new > self._entries_max:
+                return False
+        if len(names) < len(keys):
+            offsets = [at for key, at in zip(keys, offsets, strict=True) if key is not None]
+        known.update(zip(names, offsets, strict=True))
+        self.end = end
+        return True
+
+    def is_newest(self, key: bytes, offset: int) -> bool:
+        """Whether no later record below `end` has this key."""
+        return self._offsets.get(_name(key), offset) <= offset
+
+
+def _name(key: bytes) -> bytes:
+    """Return the key, or the digest of a long one; no key that is short is a digest."""
+    if len(key) <= _KEY_BYTES_MAX:
+        return key
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
