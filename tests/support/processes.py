@@ -23,6 +23,7 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 from unittest.mock import patch
 
+from minibroker.broker.metadata.sqlite_locks import pause_between_writes
 from minibroker.cli.cluster.layout import HOST, Layout
 from minibroker.cli.main import main
 
@@ -136,7 +137,10 @@ class BrokerProcess:
         return code
 
     def pause(self) -> None:
-        """SIGSTOP, and return once it stands still."""
+        """SIGSTOP, and return once it stands still, but not inside of a write to the store."""
+        pause_between_writes(self.pid, self._stop, self.resume)
+
+    def _stop(self) -> None:
         self.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
