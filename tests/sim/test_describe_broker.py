@@ -69,7 +69,11 @@ async def test_a_broker_describes_itself(autojump_clock: trio.testing.MockClock)
         assert (answer.node_id, answer.reasons, answer.machine) == (2, (), None)
         assert second.replicas is not None
         assert answer.broker_epoch == second.replicas.broker_epoch
-        assert answer.cluster_id == second.replicas.image.cluster_id
+        assert answer.cluster_id == second.replicas.image.cluster_id != ""
+        endpoint = Endpoint(second.name, 9092)
+        network = world.network.host("client")
+        async with open_channel(network, endpoint, ChannelOptions("client")) as channel:
+            assert channel.cluster_id == answer.cluster_id
         assert answer.controller_id in (1, 2)
         assert answer.listeners == (NamedEndpoint("PLAINTEXT", "broker-2", 9092),)
         assert abs(answer.wall_ms - world.wall_ms() - 5_000) < 100
