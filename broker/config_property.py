@@ -32,6 +32,7 @@ Value: TypeAlias = (
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
+LOOPBACK: Final = "127.0.0.1"
 LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_.+-]*")
 HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address in brackets
 ID_CHARS_MAX: Final = 64
@@ -211,8 +212,9 @@ def setting(name: str, kind: Kind, default: Value, sentence: str, **more: Any) -
 
 
 def parse_listener(text: str) -> NamedEndpoint:
-    """Parse `NAME://HOST:PORT`; an IPv6 address is in brackets, and the host may be empty. The
-    result has the name in capitals. Raises `ValueError`."""
+    """Parse `NAME://HOST:PORT`; an IPv6 address is in brackets, and the host may be empty, which
+    means every interface. A port alone is one of this machine's loopback. The result has the name
+    in capitals. Raises `ValueError`."""
     name, separator, address = text.strip().rpartition("://")
     name = name.upper() if separator else PLAINTEXT
     if not LISTENER_NAME.fullmatch(name):
@@ -221,7 +223,9 @@ def parse_listener(text: str) -> NamedEndpoint:
 
 
 def _address(text: str) -> Endpoint:
-    host, _, port = text.rpartition(":")
+    host, separator, port = text.rpartition(":")
+    if not separator:
+        host = LOOPBACK
     if not (HOST.fullmatch(host) and port.isdecimal()) or int(port) > PORT_MAX:
         raise ValueError(text)
     return Endpoint(host.strip("[]"), int(port))

@@ -6,9 +6,19 @@ import sys
 BROKERS_HERE = (["start"], ["cluster", "up"], ["cluster", "start"], ["cluster", "roll"])
 
 
+INTERRUPTED = 130  # what shells expect of a command that Ctrl-C has ended
+
+
 def main() -> None:
-    """Run the command that the process was started with."""
-    arguments = sys.argv[1:]
+    """Run the command that the process was started with. Ctrl-C ends it without a traceback, also
+    while it still imports; commands that have something to end handle it themselves."""
+    try:
+        _main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _main(arguments: list[str]) -> None:
     # This comes first: the imports below take a large part of a second on a small machine.
     if arguments[:1] == ["start"]:
         _end_at_signal()

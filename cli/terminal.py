@@ -110,8 +110,16 @@ def printable(text: str) -> str:
 
 
 def one_topic(argument: str | None, option: str | None) -> str:
-    """Return the topic, given as argument or as option."""
-    return one_name("topic", argument, option)
+    """Return the topic, given as argument or as option; it is one name, not a pattern or a list."""
+    from minibroker.protocol.topic_names import is_topic_name
+
+    name = one_name("topic", argument, option)
+    if not is_topic_name(name):
+        raise typer.BadParameter(
+            f"{printable(name)!r} is no topic name, which has letters, digits, '.', '_' and '-':"
+            " name one topic, not several and no pattern"
+        )
+    return name
 
 
 def one_name(noun: str, argument: str | None, option: str | None) -> str:

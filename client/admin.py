@@ -32,6 +32,7 @@ from minibroker.client.net.controller import (
     Result,
     TopicResults,
     ask_controller,
+    ask_controller_for_metadata,
     ask_controller_once,
 )
 from minibroker.client.net.delete_records import delete_records
@@ -86,8 +87,10 @@ from minibroker.protocol.messages.topics import (
 from minibroker.protocol.messages.topics import NewTopic as NewTopicMessage
 from minibroker.protocol.types import TopicPartition
 
-# How long a broker has to describe its replicas, and an image to catch up with the controller.
+# How long a broker has to describe its replicas, the controller to describe the cluster, and how
+# often the metadata are looked at until they have caught up with the controller.
 REPLICAS_TIMEOUT_S: Final = 3.0
+CONTROLLER_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 0.05
 
 T = TypeVar("T")
@@ -109,11 +112,16 @@ class NewTopic(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """The cluster's id, its controller (-1 while there is none), and the live brokers."""
+    """The cluster's id, its controller (-1 while there is none), and the live brokers.
+
+    `is_from_controller`: the controller knows it so. If not, no controller answered, and another
+    broker knows it so, which may be out of date.
+    """
 
     cluster_id: str
     controller_id: int
     brokers: tuple[BrokerMetadata, ...]
+    is_from_controller: bool = True
 
 
 class ReplicasReport(NamedTuple):
@@ -308,9 +316,14 @@ class Admin:
         return [found[name] for name in names]
 
     async def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster's id, controller and live brokers."""
-        answer = await self._metadata(())
-        return ClusterDescription(answer.cluster_id, answer.controller_id, answer.brokers)
+        """Return the cluster's id, controller and live brokers, as the controller knows them. If no
+        controller answers within a few seconds, as any broker knows them."""
+        within_s = min(CONTROLLER_TIMEOUT_S, self._options.call_timeout_ms / 2000)
+        answer = await ask_controller_for_metadata(self._open_cluster(), within_s)
+        is_from_controller = answer is not None
+        answer = answer or await self._metadata(())
+        described = answer.cluster_id, answer.controller_id, answer.brokers
+        return ClusterDescription(*described, is_from_controller)
 
     async def describe_replicas(self, *topics: str) -> ReplicasReport:
         """Return the state of each replica of these topics, or of all, as its broker reports it."""

@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_file": "protocol broker.metadata broker.private_files",
+    "broker.metadata.sqlite_locks": "",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net.network client.net.channel"
     " client.net.blocking_channel broker.config broker.errors broker.log broker.metadata.model"
@@ -62,7 +63,8 @@ MAY_IMPORT = {
     "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
     "testing.kit.audited": "protocol audit.files testing.kit",
-    "testing.kit": "protocol client testing.kit testing.node.faults testing.node.settings",
+    "testing.kit": "protocol client broker.metadata.sqlite_locks testing.kit testing.node.faults"
+    " testing.node.settings",
     "testing.node": "protocol client.net.network broker cli testing.node testing.store",
     "testing.pytest_plugin": "testing.kit",
     "audit": "protocol client.blocking audit",

@@ -28,7 +28,7 @@ GIB: Final = 1 << 30
 @dataclass(frozen=True, slots=True)
 class StoreSeen:
     """The metadata store as this machine reads it. `is_named`: this command was told of it; else
-    only a broker has named it.
+    only a broker has named it. Without `is_there` the first broker to start will make it.
 
     A read took `read_ms`, or there was a `failure`. Each endpoint of an etcd has an entry, its
     version in `versions` or an error in `failures`.
@@ -40,11 +40,18 @@ class StoreSeen:
     read_ms: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    is_there: bool = True
 
 
 def of_store(seen: StoreSeen) -> Iterator[Finding]:
     """Check that the store can be read, how fast, and that its version has no known faults."""
-    if seen.failure:
+    if not seen.is_there:
+        yield Finding(
+            Level.NOTE,
+            f"{seen.name} is not there yet: the first broker that starts makes it",
+            "nothing before the first start; else metadata.store names another file than before",
+        )
+    elif seen.failure:
         level = Level.PROBLEM if seen.is_named else Level.NOTE
         whose = "" if seen.is_named else ", which the brokers use,"
         advice = "see whether it runs and can be reached; metadata.store names it"
@@ -89,7 +96,8 @@ class DirectorySeen:
     """A directory of this machine, measurements of its disk, and this user's limit of open files.
 
     `sync_ms` is the median time until an append of 4 KiB was on the disk. `open_files` are some of
-    the files that every user of the machine may read.
+    the files that every user of the machine may read. Without `is_there` a broker will make the
+    directory, and the measurements are those of the one above.
     """
 
     path: Path
@@ -100,6 +108,7 @@ class DirectorySeen:
     write_mb_s: float = 0.0
     open_files_max: int = -1
     open_files: tuple[Path, ...] = ()
+    is_there: bool = True
 
 
 def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
@@ -107,9 +116,15 @@ def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
     if seen.failure:
         yield Finding(
             Level.PROBLEM,
-            f"{seen.path} cannot be written: {seen.failure}",
+            f"{seen.path} cannot be {'written' if seen.is_there else 'made'}: {seen.failure}",
             "a broker needs a directory of its own that its user may write to; run this as that"
             " user",
+        )
+    elif not seen.is_there:
+        yield Finding(
+            Level.NOTE,
+            f"{seen.path} is not there yet: a broker that starts makes it",
+            "nothing before the first start; else log.dirs names another directory than before",
         )
     if seen.open_files:
         yield Finding(

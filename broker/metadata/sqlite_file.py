@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
+from minibroker.broker.metadata.sqlite_locks import write_locks
 from minibroker.broker.metadata.store import StoreError, StoreFull, StoreUnavailable
 from minibroker.broker.private_files import create_private_file, make_private_dir
 
 WRITE_LOCK_WAIT_S: Final = 1.0
 WRITE_LOCK_BYTE: Final = 120  # in the file `-shm`; part of SQLite's file format
-LOCKS: Final = Path("/proc/locks")
 
 # Nothing was written, and another try may succeed.
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -178,18 +178,16 @@ def _holder_of_write_lock(path: PurePath) -> str:
     """Say which process holds the write lock, as far as this system tells."""
     try:
         inode = os.stat(f"{path}-shm").st_ino
-        locks = [line.split() for line in LOCKS.read_text().splitlines()]
+        locks = write_locks()
     except OSError:
         return "who holds its write lock cannot be told here"
-    for lock in locks:
-        # 1: POSIX ADVISORY WRITE 4711 fe:00:10027927 120 120; one that waits has "->" in it.
-        is_ours = lock[3] == "WRITE" and lock[5].endswith(f":{inode}")
-        if is_ours and lock[6] == str(WRITE_LOCK_BYTE):
-            return f"process {lock[4]} holds its write lock{_state(lock[4])}"
+    for pid, locked, first_byte in locks:
+        if (locked, first_byte) == (inode, WRITE_LOCK_BYTE):
+            return f"process {pid} holds its write lock{_state(pid)}"
     return "nobody holds its write lock any more"
 
 
-def _state(pid: str) -> str:
+def _state(pid: int) -> str:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

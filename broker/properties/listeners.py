@@ -31,9 +31,9 @@ class Listeners:
         Kind.LISTENERS,
         (NamedEndpoint(PLAINTEXT, "127.0.0.1", 9092),),
         "Where the broker listens, each address under a name of its own (PLAINTEXT, if it has "
-        "none). No host: every interface of IPv4, [::]: of IPv4 and IPv6, whose addresses stand in "
-        "brackets. Port 0 takes a free one. If only advertised.listeners is set: its names and "
-        "ports, at every interface.",
+        "none). A port alone: 127.0.0.1. No host before the colon: every interface of IPv4, [::]: "
+        "of IPv4 and IPv6, whose addresses stand in brackets. Port 0 takes a free one. If only "
+        "advertised.listeners is set: its names and ports, at every interface.",
     )
     advertised_listeners: tuple[NamedEndpoint, ...] | None = setting(
         "advertised.listeners",

@@ -24,7 +24,7 @@ class Observation:
         "http.listener",
         Kind.ADDRESS,
         None,
-        "Where /live, /ready and /metrics are served over HTTP (no host: every interface; port 0 "
-        "takes a free one); without it, nowhere. Whoever reaches it can read the names of topics "
-        "and groups, and change nothing.",
+        "Where /live, /ready and /metrics are served over HTTP (a port alone: 127.0.0.1; no host "
+        "before the colon: every interface; port 0 takes a free one); without it, nowhere. Whoever "
+        "reaches it can read the names of topics and groups, and change nothing.",
     )

@@ -1,6 +1,6 @@
-"""`minibroker health`: whether a broker answers, and with `--ready` whether it is ready.
+"""`minibroker health`: whether brokers answer, and with `--ready` whether they are ready.
 
-`probe.py` does the work. The broker itself decides whether it is ready, and says why not
+`probe.py` does the work. A broker itself decides whether it is ready, and says why not
 (`broker/observe/readiness.py`).
 """
 
@@ -22,20 +22,19 @@ TIMEOUT_S = 2.0
 def health(
     *,
     must_be_ready: Annotated[
-        bool, typer.Option("--ready", help="Exit code 1 also if it is not ready.")
+        bool, typer.Option("--ready", help="Exit code 1 also if one is not ready.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Ask one broker for its health.
+    """Ask each named broker for its health.
 
-    Exit code 0 if it answers (with --ready: if it is ready), else 1. A broker is ready once it is
-    registered, knows the cluster, and every replica on it is in sync.
+    Exit code 0 if all of them answer (with --ready: if all are ready), else 1. A broker is ready
+    once it is registered, knows the cluster, and every replica on it is in sync.
     """
     from minibroker.cli.broker.probe import ask_health
 
     as_json = output is OutputFormat.JSON
-    print(
-        ask_health(bootstrap, timeout_s, must_be_ready=must_be_ready, as_json=as_json), flush=True
-    )
+    for line in ask_health(bootstrap, timeout_s, must_be_ready=must_be_ready, as_json=as_json):
+        print(line, flush=True)

@@ -55,7 +55,7 @@ def start(
             "--listen",
             "-l",
             metavar="HOST:PORT",
-            help="Address to listen on; default: 127.0.0.1:9092.",
+            help="Address to listen on; a port alone: 127.0.0.1. Default: 127.0.0.1:9092.",
         ),
     ] = "",
     flush: Annotated[

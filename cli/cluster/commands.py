@@ -181,32 +181,63 @@ def stop(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
 def kill(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
     """End brokers at once, as `kill -9` does."""
     brokers = _named(Layout.load(directory), node_ids)
-    _signal(brokers, signal.SIGKILL, lambda state: not state.is_alive, "Killed")
+    sent = _send(brokers, signal.SIGKILL, lambda state: not state.is_alive)
     for broker in brokers:
         broker.forget()
+    _report(brokers, sent, "Killed")
 
 
 @app.command()
 def pause(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
-    """Pause brokers (SIGSTOP), as on a machine that hangs: their sockets stay open."""
+    """Pause brokers (SIGSTOP), as on a machine that hangs: their sockets stay open.
+
+    No broker is paused inside of a write to the metadata store: the others could write nothing.
+    """
     brokers = _named(Layout.load(directory), node_ids)
-    _signal(brokers, signal.SIGSTOP, lambda state: state is not State.RUNNING, "Paused")
+    sent = _send(brokers, signal.SIGSTOP, _is_not_running)
+    for broker in sent:
+        _pause_between_writes(broker)
+    _report(brokers, sent, "Paused")
 
 
 @app.command()
 def resume(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
     """Resume paused brokers (SIGCONT)."""
     brokers = _named(Layout.load(directory), node_ids)
-    _signal(brokers, signal.SIGCONT, lambda state: state is not State.PAUSED, "Resumed")
+    sent = _send(brokers, signal.SIGCONT, lambda state: state is not State.PAUSED)
+    _report(brokers, sent, "Resumed")
 
 
-def _signal(
-    brokers: list[Broker], number: signal.Signals, is_done: Callable[[State], bool], done: str
-) -> None:
-    """Send the signal to all brokers at once, and wait until it takes effect."""
+def _send(
+    brokers: list[Broker], number: signal.Signals, is_done: Callable[[State], bool]
+) -> list[Broker]:
+    """Send the signal to all brokers at once, and wait until it takes effect. Return those that
+    run."""
     sent = [broker for broker in brokers if broker.send(number)]
     if not wait_for(lambda: all(is_done(broker.state) for broker in sent), SIGNAL_S_MAX):
         raise Failure(f"no effect of {number.name} within {SIGNAL_S_MAX:.0f} s")
+    return sent
+
+
+def _is_not_running(state: State) -> bool:
+    return state is not State.RUNNING
+
+
+def _pause_between_writes(broker: Broker) -> None:
+    from minibroker.broker.metadata.sqlite_locks import pause_between_writes
+
+    def stop() -> None:
+        _send([broker], signal.SIGSTOP, _is_not_running)
+
+    def go_on() -> None:
+        broker.send(signal.SIGCONT)
+
+    pid = broker.pid
+    if pid is not None:
+        pause_between_writes(pid, stop, go_on)
+
+
+def _report(brokers: list[Broker], sent: list[Broker], done: str) -> None:
     for broker in sent:
         print(f"{done} broker {broker.node_id}.")
     if missing := [broker for broker in brokers if broker not in sent]:

@@ -1,8 +1,10 @@
 """`minibroker cluster describe`: the state of a cluster, as its brokers report it.
 
-Two requests are sent: METADATA to any broker (live brokers, leaders, in-sync sets), and
-DESCRIBE_REPLICAS to every live broker. A paused broker is live until its session ends and does not
-answer the second; the output shows that, since it is the broker to look at.
+Three requests are sent: METADATA to the controller (who is live) and to any broker (leaders,
+in-sync sets), and DESCRIBE_REPLICAS to every live broker. A paused broker is live until its session
+ends and does not answer the third; the output shows that, since it is the broker to look at. While
+no controller answers, another broker says who is live, and a note says that this may be out of
+date: a broker that was paused knows nothing of what happened meanwhile.
 """
 
 import json
@@ -19,6 +21,7 @@ from minibroker.cli.terminal import (
     Format,
     OutputFormat,
     TimeoutS,
+    note,
     opened_admin,
 )
 
@@ -66,9 +69,12 @@ def describe(
         topics = admin.describe_topics(*names)
         configs = admin.describe_configs(*names)
         report = admin.describe_replicas()
+    if not cluster.is_from_controller:
+        note("no controller answers; what is shown may be out of date: repeat the command")
     described = {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
+        "is_from_controller": cluster.is_from_controller,
         **_counts(topics, configs),
         "brokers": _brokers(cluster, topics, report, node_ids),
     }

@@ -14,7 +14,15 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from minibroker.broker.findings.storage import DirectorySeen, StoreSeen
-from minibroker.cli.broker.stores import ETCD, MEMORY, SQLITE, etcd_access, open_store, store_name
+from minibroker.cli.broker.stores import (
+    ETCD,
+    MEMORY,
+    SQLITE,
+    check_store,
+    etcd_access,
+    open_store,
+    store_name,
+)
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Config
@@ -32,7 +40,7 @@ def inspect_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
     """Read the store a few times and return the result.
 
     None for a store in a broker's memory, or in a file that only a broker has named: that path may
-    be of another machine.
+    be of another machine. A file that a broker's first start will make is no failure.
     """
     import trio
 
@@ -48,6 +56,9 @@ def inspect_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
         if name.startswith(ETCD):
             return trio.run(_inspect_etcd, config, seen)
         path = Path(name.removeprefix(SQLITE))
+        if not path.exists() or not path.stat().st_size:
+            check_store(config)
+            return replace(seen, is_there=False)
         export_store(path)  # the first call imports much
         began = time.perf_counter()
         export_store(path)
@@ -116,16 +127,23 @@ def _is_reachable(root: Path) -> bool:
 
 
 def inspect_directory(path: Path) -> DirectorySeen:
-    """Write into an unnamed file in a directory, sync it, and time both."""
+    """Write into an unnamed file in a directory, sync it, and time both. If there is no directory
+    yet, use the one in which a broker would make it."""
     import resource  # not on Windows, where this module is imported for the doctor's help
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker raises its soft limit to it
-    seen = DirectorySeen(path, open_files_max=-1 if limit == resource.RLIM_INFINITY else limit)
+    place = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    seen = DirectorySeen(
+        path,
+        open_files_max=-1 if limit == resource.RLIM_INFINITY else limit,
+        is_there=place == path,
+    )
     try:
-        seen = replace(seen, open_files=open_files(path) if _is_reachable(path) else ())
-        disk = shutil.disk_usage(path)
+        if seen.is_there and _is_reachable(path):
+            seen = replace(seen, open_files=open_files(path))
+        disk = shutil.disk_usage(place)
         seen = replace(seen, free_bytes=disk.free, total_bytes=disk.total)
-        with tempfile.TemporaryFile(dir=path, buffering=0) as file:
+        with tempfile.TemporaryFile(dir=place, buffering=0) as file:
             times = []
             for _ in range(SYNCS):
                 began = time.perf_counter()

@@ -26,7 +26,6 @@ from minibroker.cli.terminal import (
     one_topic,
     opened_admin,
     pairs,
-    readable,
 )
 
 if TYPE_CHECKING:
@@ -314,7 +313,7 @@ def trim(
 
     For example `minibroker topic trim events 0 1200`. Deleted records cannot be brought back.
     """
-    readable(topic, "the topic's name")
+    topic = one_topic(topic, None)
     with opened_admin(bootstrap, timeout_s) as admin:
         [start] = admin.delete_records({(topic, partition): offset}).values()
     print(f"{topic}-{partition} begins at offset {start}.")

@@ -124,6 +124,7 @@ class RpcChannel:
         self, stream: Stream, endpoint: Endpoint, options: ChannelOptions, receiver: "_Receiver"
     ) -> None:
         self.endpoint = endpoint
+        self.cluster_id = ""  # as the broker says it; "": it does not know it yet
         self.closed = trio.Event()
         self._stream = stream
         self._options = options
@@ -246,6 +247,7 @@ class RpcChannel:
         _, answer = decode_response(frames[0], request.api_key, request.version)
         assert isinstance(answer, ApiVersionsResponse)
         self._versions = agreed_versions(answer)
+        self.cluster_id = answer.cluster_id
 
     async def _send_requests(self, scope: trio.CancelScope) -> None:
         try:

@@ -352,6 +352,7 @@ class Cluster:
             wanted = tuple(self._wanted)
             request = MetadataRequest(wanted, self.may_create_topics)
             channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
+            self._pool.cluster_id = self._pool.cluster_id or answer.cluster_id
             is_news = self._known.update(answer) or wanted != tuple(self._wanted)
             self._record_tellers(answer, channel.endpoint)
             self._refreshes_done = self._refreshes_begun

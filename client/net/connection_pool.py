@@ -109,6 +109,7 @@ class ConnectionPool:
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.is_closed = False
+        self.cluster_id = ""  # of the cluster whose brokers these are; "": not known yet
         # For addresses from metadata: their brokers, and the broker that told each.
         self.advertised: dict[Endpoint, str] = {}
 
@@ -205,6 +206,7 @@ class ConnectionPool:
         options = self._join_options if connection.purpose == JOINS else self._channel_options
         try:
             channel = await connect_channel(self._seams.network, connection.endpoint, options)
+            self._check_cluster(channel)
         except OSError as error:
             advertised = self.advertised.get(connection.endpoint)
             failure = OSError(f"{advertised}; {error}") if advertised else error
@@ -227,6 +229,19 @@ class ConnectionPool:
                 nursery.start_soon(self._watch, channel)
             await channel.run()
             nursery.cancel_scope.cancel()
+
+    def _check_cluster(self, channel: RpcChannel) -> None:
+        """Close a connection to a broker of another cluster, and raise `ConnectionLost`.
+
+        A cluster that has ended leaves its ports to the next one. A client of the first would
+        create its topics there, and go on as if nothing had happened.
+        """
+        if self.cluster_id and channel.cluster_id not in ("", self.cluster_id):
+            channel.close()
+            raise ConnectionLost(
+                f"{channel.endpoint} belongs to the cluster {channel.cluster_id}, and this client"
+                f" to {self.cluster_id}, which listened there before: make a new client"
+            )
 
     async def _watch(self, channel: RpcChannel) -> None:
         """Report a silent broker, as long as it is silent."""

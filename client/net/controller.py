@@ -1,7 +1,7 @@
 """Requests that only the controller serves: sent to it, and again after it changes.
 
 `ask_controller` asks about topics, each of which has its own answer; `ask_controller_once` asks for
-one thing.
+one thing. `ask_controller_for_metadata` asks for what any broker answers, as far as it knows.
 
 A broker that is not the controller (any more) refuses a topic with NOT_CONTROLLER, and has done
 nothing for it; after a lost connection it is open what was done. In both cases the metadata are
@@ -11,14 +11,20 @@ what a refusal means then depends on the kind of request.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import trio
 
 from minibroker.client.errors import ClientTimeout
 from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.brokers import DescribeBrokerRequest
+from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+# How long one broker may take that is said to be the controller: it may be paused.
+ONE_ANSWER_S_MAX: Final = 1.0
 
 T = TypeVar("T")
 
@@ -132,3 +138,34 @@ async def ask_controller_once(
             await cluster.refreshed()
     doubt = ", and whether it was done is not known" if is_lost else ""
     raise ClientTimeout(f"{api_key.name}{doubt}: {cluster.timeout(last)}")
+
+
+async def ask_controller_for_metadata(cluster: Cluster, within_s: float) -> MetadataResponse | None:
+    """Return the controller's id and the live brokers, as the controller knows them; None if no
+    controller answers in time.
+
+    Other brokers know what the controller has told them: one that was paused or cut off may know
+    an older state, in which it may itself be the controller. So the broker is asked whether it is,
+    together with the metadata. Raises `ClientClosed`.
+    """
+    with trio.move_on_after(within_s):
+        while True:
+            await cluster.refreshed()
+            with trio.move_on_after(ONE_ANSWER_S_MAX):
+                answer = await _metadata_of_controller(cluster, cluster.controller_id)
+                if answer is not None:
+                    return answer
+    return None
+
+
+async def _metadata_of_controller(cluster: Cluster, node_id: int) -> MetadataResponse | None:
+    """Return the metadata of a broker if it is the controller, and has told itself so."""
+    try:
+        channel = await cluster.channel(node_id)
+        described = channel.start(ApiKey.DESCRIBE_BROKER, DescribeBrokerRequest())
+        metadata = channel.start(ApiKey.METADATA, MetadataRequest((), False))
+        is_controller = (await described.wait()).is_controller
+        answer = await metadata.wait()
+    except (OSError, BrokerError):
+        return None
+    return answer if is_controller and answer.controller_id == node_id else None

@@ -24,7 +24,9 @@ class ApiVersion:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsResponse:
-    """The apis in order of their keys."""
+    """The apis in order of their keys. `cluster_id` is "" until a controller has told the broker
+    which cluster it is in."""
 
     error: int = 0
     apis: tuple[ApiVersion, ...] = ()
+    cluster_id: str = ""

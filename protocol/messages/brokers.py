@@ -70,7 +70,8 @@ class DescribeBrokerResponse:
     unless it was requested. `clients` are the kinds that sent requests; kinds beyond 64 are
     counted as "others". `defects` are the kinds of unexpected exceptions that requests met.
     If the wall clock has jumped lately, `clock_jump_ms` says by how much (negative: back), and
-    nothing expires because of that for `clock_settles_in_ms`.
+    nothing expires because of that for `clock_settles_in_ms`. `is_controller`: the broker is the
+    controller, under a lease that cannot have ended yet.
     """
 
     node_id: int = NO_NODE
@@ -89,6 +90,7 @@ class DescribeBrokerResponse:
     defects: tuple[DefectCount, ...] = ()
     clock_jump_ms: int = 0
     clock_settles_in_ms: int = 0
+    is_controller: bool = False
 
 
 @dataclass(frozen=True, slots=True)

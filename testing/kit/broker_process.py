@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from minibroker.broker.metadata.sqlite_locks import pause_between_writes
 from minibroker.testing.kit import unshared
 from minibroker.testing.kit.node_orders import give_order
 from minibroker.testing.node.faults import NodeFaults
@@ -194,8 +195,12 @@ class BrokerProcess:
             )
 
     def pause(self) -> None:
-        """Send SIGSTOP, and return when the process stands still."""
+        """Send SIGSTOP, and return when the process stands still: not inside of a write to the
+        metadata store, which would pause the whole cluster."""
         self.is_paused = True
+        pause_between_writes(self.pid, self._stop, lambda: self._send(signal.SIGCONT))
+
+    def _stop(self) -> None:
         self._send(signal.SIGSTOP)
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):

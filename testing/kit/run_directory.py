@@ -10,6 +10,10 @@ holder were left by a killed process, and the next session removes them. Session
 directory for temporary files have other locks. They find the first port of a range in use: the
 holder listens there, and no broker does.
 
+Each cluster begins to look at the slot behind that of the one before, and each process at another
+one. So the ports of a cluster that has ended rest until all others were used: a client of it that a
+test has left open does not meet the next cluster there.
+
 The ports are below those that systems use for outgoing connections: a client that tries to reach a
 dead broker at one of those again and again could be connected to itself.
 """
@@ -22,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
@@ -34,6 +39,9 @@ KEPT_MAX: Final = 10
 _LOCK: Final = "lock"
 _CLUSTER: Final = "cluster"
 _KEPT: Final = "kept"
+SLOTS: Final = len(PORTS) // PORTS_EACH
+
+_turns: Final = count(os.getpid())
 
 
 class AllPortsTaken(RuntimeError):
@@ -52,14 +60,15 @@ class RunDirectory:
 
     @classmethod
     def reserve(cls, base: Path | None = None) -> Self:
-        """Return the first slot that no process holds and whose ports are free.
+        """Return the next slot that no process holds and whose ports are free.
 
         Raises `AllPortsTaken`.
         `base` has all slots; by default it is a directory of this user's among the temporary files.
         """
         base = base or Path(tempfile.gettempdir()) / f"minibroker-{os.getuid()}"
         _remove_leftovers(base)
-        for number in range(len(PORTS) // PORTS_EACH):
+        begin = next(_turns)
+        for number in (turn % SLOTS for turn in range(begin, begin + SLOTS)):
             slot = base / f"slot-{number}"
             lock = _lock(slot)
             if lock is None:

@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -132,24 +132,31 @@ def latency_rows(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
             )
 
 
-def first_row(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
-    """A new group's first record."""
+def first_rows(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
+    """The first record of a new producer, of an idempotent one, and of a new group. Mostly the
+    library waits: for its connections, and for what it asks again after a pause of its own."""
     topics = {}
     for cluster in (ours, theirs):
         topics[cluster] = new_topic(cluster, 1, min(3, nodes))
         run("records_per_s", cluster, "produce", topics[cluster], "--count", 10)
+    kinds: dict[str, tuple[str, ...]] = {
+        "a new producer's first acknowledgement, acks=all": ("first-produce",),
+        "the same, idempotent": ("first-produce", "--idempotent"),
+        "a new group's first record": ("first",),
+    }
+    for kind, (name, *more) in kinds.items():
 
-    def measure(cluster: Cluster) -> float:
-        return run("seconds", cluster, "first", topics[cluster])
+        def measure(cluster: Cluster, name: str = name, more: Sequence[str] = more) -> float:
+            return run("seconds", cluster, name, topics[cluster], *more)
 
-    pair = by_turns(partial(measure, ours), partial(measure, theirs), 5)
-    yield Row(
-        f"{nodes} node(s): a new group's first record",
-        seconds(pair.ours),
-        KAFKA,
-        seconds(pair.theirs),
-        f"{pair.ratio:.2f}",
-    )
+        pair = by_turns(partial(measure, ours), partial(measure, theirs), 5)
+        yield Row(
+            f"{nodes} node(s): {kind}",
+            seconds(pair.ours),
+            KAFKA,
+            seconds(pair.theirs),
+            f"{pair.ratio:.2f}",
+        )
 
 
 def failover_row(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
@@ -204,7 +211,7 @@ def rows(nodes: int) -> Iterator[Row]:
         theirs = stack.enter_context(apache_kafka.running_kafka(nodes))
         root = stack.enter_context(TemporaryDirectory(prefix="minibroker-bench-"))
         ours = stack.enter_context(running_cluster(Path(root), nodes))
-        for measure in (produce_rows, consume_row, latency_rows, first_row):
+        for measure in (produce_rows, consume_row, latency_rows, first_rows):
             yield from measure(ours, theirs, nodes)
         if nodes >= 3:
             yield from failover_row(ours, theirs, nodes)

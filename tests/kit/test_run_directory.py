@@ -68,12 +68,22 @@ def test_what_another_session_holds_stays(base: Path) -> None:
 def test_ports_that_somebody_else_has_are_passed_over(base: Path) -> None:
     """One of a range is enough."""
     first = RunDirectory.reserve(base)
-    port = first.base_port + PORTS_EACH - 1
+    port = first.base_port + 2 * PORTS_EACH - 1
     first.release()
     with socket.create_server((HOST, port)):
         other = RunDirectory.reserve(base)
         assert port not in range(other.base_port, other.base_port + PORTS_EACH)
         other.release()
+
+
+def test_the_ports_of_a_cluster_that_has_ended_rest(base: Path) -> None:
+    """A client of it that was left open would find the next cluster there."""
+    bases = []
+    for _ in range(5):
+        taken = RunDirectory.reserve(base)
+        bases.append(taken.base_port)
+        taken.release()
+    assert len({*bases}) == 5
 
 
 def test_the_newest_clusters_of_failed_tests_are_kept(base: Path) -> None:

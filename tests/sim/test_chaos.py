@@ -8,7 +8,7 @@ from minibroker.testing.disk import SimulatedFile
 from tests.sim.chaos import PROMISES, run_seed
 from tests.support.seeds import always, rest_in_soak
 
-SEEDS = range(21)
+SEEDS = range(15)
 REPEAT = "python -m tests.sim --scenario broker --seeds"
 
 

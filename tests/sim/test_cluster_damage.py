@@ -3,7 +3,11 @@
 What becomes of each bit is shown by tests/unit/test_damaged_headers.py. Here whole brokers and
 clients meet some of them: nobody hangs, no record is left out or shown twice, no broker asks or
 answers for ever, and what a group has committed does not move past what it was shown.
+
+`make test` takes each bit once in each test, in one batch or another; `make soak` takes all pairs.
 """
+
+from collections.abc import Mapping
 
 import pytest
 import trio
@@ -26,8 +30,19 @@ BITS = {
     "epoch": (13, 2),
     "magic": (16, 2),
 }
-bits = pytest.mark.parametrize("bit", BITS)
-batches = pytest.mark.parametrize("offset", [0, 4, COUNT - 1], ids=["first", "middle", "last"])
+FIRST_AND_MIDDLE = {"first": 0, "middle": 4}
+BATCHES = {**FIRST_AND_MIDDLE, "last": COUNT - 1}
+
+
+def in_batches(offsets: Mapping[str, int], begin: int) -> pytest.MarkDecorator:
+    """Each bit in each of these batches; all but one for each bit only in soak. The first bit meets
+    the batch of this number, the next one the next."""
+    cases = []
+    for number, bit in enumerate(BITS, begin):
+        for at, (name, offset) in enumerate(offsets.items()):
+            marks = () if at == number % len(offsets) else (pytest.mark.soak,)
+            cases.append(pytest.param(bit, offset, marks=marks, id=f"{bit}-{name}"))
+    return pytest.mark.parametrize(("bit", "offset"), cases)
 
 
 def rot_header(broker: SimulatedBroker, offset: int, bit: str) -> None:
@@ -38,8 +53,7 @@ def rot_header(broker: SimulatedBroker, offset: int, bit: str) -> None:
     broker.files.flip(segment(), begin + at, number)
 
 
-@batches
-@bits
+@in_batches(BATCHES, 0)
 def test_a_leader_that_finds_it_has_another_lead(bit: str, offset: int) -> None:
     """A consumer of a group gets every record once. Where the leader finds the damage it gives up,
     a sound replica leads, and the damaged one copies again. Where the consumer does, in the middle
@@ -80,8 +94,7 @@ async def read_as_group(trial: Trial) -> list[bytes]:
     return values
 
 
-@pytest.mark.parametrize("offset", [0, 4], ids=["first", "middle"])
-@bits
+@in_batches(FIRST_AND_MIDDLE, 0)
 def test_a_follower_that_begins_there_gets_a_sound_leader(bit: str, offset: int) -> None:
     """A follower on an empty disk meets the damage: it joins, from a sound replica, and so does
     the one that was damaged."""
@@ -101,8 +114,7 @@ def test_a_follower_that_begins_there_gets_a_sound_leader(bit: str, offset: int)
     play(scenario)
 
 
-@batches
-@bits
+@in_batches(BATCHES, 1)
 def test_one_that_is_alone_names_the_place(
     bit: str, offset: int, caplog: pytest.LogCaptureFixture
 ) -> None:

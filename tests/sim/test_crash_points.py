@@ -26,10 +26,11 @@ from minibroker.protocol.records.batch import ProducerStamp, has_valid_crc, iter
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles, Stopped
+from tests.support.seeds import rest_in_soak
 
 ROOT = PurePath("/data")
 NAME = TopicPartition("orders-eu", 3)
-SEEDS = 8
+SEEDS = range(12)
 RUNS_PER_SEED = 60
 STEPS = 30
 EVERYTHING = 1 << 30
@@ -302,7 +303,7 @@ def operations_of(seed: int) -> int:
 
 
 @pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_a_crash_at_any_operation_loses_nothing_promised(seed, is_power_cut):
     """See the head of this file (REC, REC-09, REC-11, EPO, PID-13)."""
     total = operations_of(seed)

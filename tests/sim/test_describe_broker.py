@@ -4,6 +4,7 @@ import trio
 import trio.testing
 
 from minibroker.broker.machine import MachineFacts
+from minibroker.client.admin import Admin
 from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.brokers import (
@@ -68,7 +69,11 @@ async def test_a_broker_describes_itself(autojump_clock: trio.testing.MockClock)
         assert (answer.node_id, answer.reasons, answer.machine) == (2, (), None)
         assert second.replicas is not None
         assert answer.broker_epoch == second.replicas.broker_epoch
-        assert answer.cluster_id == second.replicas.image.cluster_id
+        assert answer.cluster_id == second.replicas.image.cluster_id != ""
+        endpoint = Endpoint(second.name, 9092)
+        network = world.network.host("client")
+        async with open_channel(network, endpoint, ChannelOptions("client")) as channel:
+            assert channel.cluster_id == answer.cluster_id
         assert answer.controller_id in (1, 2)
         assert answer.listeners == (NamedEndpoint("PLAINTEXT", "broker-2", 9092),)
         assert abs(answer.wall_ms - world.wall_ms() - 5_000) < 100
@@ -170,6 +175,31 @@ async def test_a_broker_that_stops_is_not_ready_while_it_still_serves(
             answer = await asker.describe(other)
             assert (answer.is_ready, answer.reasons) == (False, ("it is shutting down",))
             world.network.heal()
+
+
+async def test_a_controller_that_was_paused_does_not_describe_the_cluster(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Resumed, it still knows all as live and itself as the controller, and says that it may not
+    be the controller any more: the cluster is described as the present one knows it."""
+    world = SimulatedWorld(1)
+    async with open_cluster(world, SETTINGS, 3) as cluster:
+        asker = Asker(world)
+        for broker in cluster.brokers:
+            await asker.wait_ready(broker)
+        said = {broker: await asker.describe(broker) for broker in cluster.brokers}
+        (old,) = [broker for broker, answer in said.items() if answer.is_controller]
+        assert {answer.controller_id for answer in said.values()} == {old.node_id}
+        others = {broker.node_id for broker in cluster.brokers if broker is not old}
+        old.pause()
+        await trio.sleep(10)
+        old.resume()
+        answer = await asker.describe(old)
+        assert (answer.controller_id, answer.is_controller) == (old.node_id, False)
+        async with Admin(old.address, seams=world.seams("admin")) as admin:
+            described = await admin.describe_cluster()
+        assert described.controller_id in others
+        assert described.is_from_controller
 
 
 def leads(broker: SimulatedBroker) -> bool:

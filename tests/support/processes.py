@@ -8,6 +8,7 @@ test's own: its exit code and its output are at hand.
 """
 
 import io
+import itertools
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 from unittest.mock import patch
 
+from minibroker.broker.metadata.sqlite_locks import pause_between_writes
 from minibroker.cli.cluster.layout import HOST, Layout
 from minibroker.cli.main import main
 
@@ -35,6 +37,8 @@ EXPORT = "cluster.json"  # beside the brokers' directories
 # Below the ports that systems give to outgoing connections: a client that tries again and again to
 # reach a dead broker at one of those would one day be connected to itself.
 PORTS = range(12_000, 32_000)
+PORTS_A_TURN = 16
+_turns = itertools.count(os.getpid())
 
 
 class Machine(Protocol):
@@ -136,7 +140,10 @@ class BrokerProcess:
         return code
 
     def pause(self) -> None:
-        """SIGSTOP, and return once it stands still."""
+        """SIGSTOP, and return once it stands still, but not inside of a write to the store."""
+        pause_between_writes(self.pid, self._stop, self.resume)
+
+    def _stop(self) -> None:
         self.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
@@ -278,8 +285,9 @@ def running_cluster(
 
 
 def free_base_port(count: int) -> int:
-    """The first of `count` ports in a row that are free now, and not given to connections."""
-    begin = PORTS.start + os.getpid() * 16 % len(PORTS)
+    """The first of `count` ports in a row that are free now, and not given to connections. Each
+    call begins behind the one before: the ports of a cluster that has ended rest."""
+    begin = PORTS.start + next(_turns) * PORTS_A_TURN % len(PORTS)
     for base in (*range(begin, PORTS.stop, count), *range(PORTS.start, begin, count)):
         with ExitStack() as held:
             try:

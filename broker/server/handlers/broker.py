@@ -46,6 +46,7 @@ def describe(
         ),
         clock.jump_ms,
         clock.settles_in_ms,
+        services.controller.is_controller and services.controller.is_session_current(now),
     )
 
 

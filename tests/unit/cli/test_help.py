@@ -7,6 +7,8 @@ import shlex
 import subprocess
 import sys
 
+import pytest
+
 COMMANDS = [
     [],
     ["start"],
@@ -46,7 +48,7 @@ WRONG = [
     ["broker", "forget", "-1"],
     ["broker", "forget"],
     ["health", "--timeout-s", "0"],
-    ["health", "-b", "a:1,b:2"],
+    ["health", "-b", "a:1,b"],
     ["doctor", "-b", "nowhere"],
     ["doctor", "--set", "log.segment.byte=1"],
     ["lab", "run", "hw-los"],
@@ -59,6 +61,11 @@ WRONG = [
     ["audit", "run", "/", "--out", "/"],
     ["audit", "report", "/"],
     ["produce", ""],
+    ["produce", "bad topic"],
+    ["consume", "^wo.*"],
+    ["consume", "a,b"],
+    ["consume", "bad topic"],
+    ["topic", "trim", "a,b", "0", "1"],
     ["produce", "t", "-p", "-1"],
     ["produce", "t", "-K", ""],
     ["produce", "t", "-k", "x", "-K", ":"],
@@ -191,3 +198,37 @@ def test_settings_are_shown_as_they_can_be_given() -> None:
     shown = {row["name"]: row for row in json.loads(again.stdout)}
     assert shown["log.segment.bytes"]["value"] == "4096"
     assert shown["log.segment.bytes"]["source"] == "file"
+
+
+INTERRUPTED = """
+import sys
+from minibroker.cli.main import main
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == sys.argv[0]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = sys.argv[1:]  # the command's own name is that of the module
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("typer", "consume x"),
+        ("minibroker.client.blocking", "topic list"),
+        ("minibroker.cli.broker.probe", "health"),
+    ],
+)
+def test_an_interrupt_while_a_command_starts_shows_no_traceback(module: str, command: str) -> None:
+    """Whatever it imports at that moment; the exit code is that of Ctrl-C."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module, *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

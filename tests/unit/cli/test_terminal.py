@@ -59,6 +59,14 @@ def test_a_topic_is_named_once() -> None:
             one_topic(argument, option)
 
 
+@pytest.mark.parametrize("name", ["^wo.*", "a,b", "bad topic", "..", "a\x1b[2J", "x" * 250])
+def test_a_topic_is_one_name(name: str) -> None:
+    """A pattern, a list and what no topic may be called are usage errors, in printable words."""
+    with pytest.raises(typer.BadParameter, match="is no topic name") as raised:
+        one_topic(name, None)
+    assert raised.value.message.isprintable()
+
+
 def test_pairs_keep_what_follows_the_first_sign() -> None:
     """A value may hold equal signs; a text without one is a usage error."""
     assert pairs(["a=b=c", "d="], "--x") == {"a": "b=c", "d": ""}

@@ -11,6 +11,7 @@ from minibroker.client.errors import ClientClosed, ClientTimeout
 from minibroker.protocol.constants import ApiKey, ConfigResourceType, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.brokers import (
+    DescribeBrokerResponse,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
@@ -124,7 +125,6 @@ async def test_describing_creates_nothing(
         assert await admin.describe_topics("t") == [known]
         with pytest.raises(BrokerError, match="no topic 'u'"):
             await admin.describe_topics("t", "u")
-        assert (await admin.describe_cluster()).controller_id == 1
         assert not any(request.allow_auto_topic_creation for request in broker.requests[1:])
 
 
@@ -202,6 +202,10 @@ class Two:
         self.alive = [1]
         self.brokers[2].connections[-1].close()
 
+    async def hang_for_ever(self, _: object) -> None:
+        """The process is stopped."""
+        await trio.sleep_forever()
+
     async def hang(self, _: object) -> None:
         """The controller's process is stopped, and its lease ends a second later."""
         await trio.sleep(1)
@@ -214,6 +218,56 @@ class Two:
 async def two(start_broker: Any) -> Two:
     """Both, with 2 as controller."""
     return Two([await start_broker("a"), await start_broker("b")])
+
+
+class Disagreeing(Two):
+    """The same, but 1 was paused: it names `named_by_1` as the controller, and both as live."""
+
+    named_by_1 = 2
+
+    def __init__(self, brokers: list[Any]) -> None:
+        super().__init__(brokers)
+        for node_id, broker in self.brokers.items():
+            broker.answers[ApiKey.METADATA] = partial(self.metadata_of, node_id)
+            broker.answers[ApiKey.DESCRIBE_BROKER] = partial(self.describe, node_id)
+
+    def metadata_of(self, node_id: int, _: object) -> MetadataResponse:
+        brokers = tuple(BrokerMetadata(node, " ab"[node], 9092) for node in (1, 2))
+        if node_id == 1:
+            return MetadataResponse(brokers, "c", self.named_by_1)
+        return MetadataResponse(brokers[1:], "c", 2)
+
+    def describe(self, node_id: int, _: object) -> DescribeBrokerResponse:
+        named = self.named_by_1 if node_id == 1 else 2
+        is_controller = node_id == self.controller
+        return DescribeBrokerResponse(node_id, 1, "c", named, is_controller=is_controller)
+
+
+@pytest.mark.parametrize("named_by_1", [2, 1])
+async def test_the_cluster_is_described_as_its_controller_knows_it(
+    start_broker: Any, seams: Any, autojump_clock: Any, named_by_1: int
+) -> None:
+    """Not as a broker knows it that was paused, though it is asked first, and though it was the
+    controller before: it does not say that it is still."""
+    both = Disagreeing([await start_broker("a"), await start_broker("b")])
+    both.named_by_1 = named_by_1
+    async with Admin("a:9092", seams=seams) as admin:
+        described = await admin.describe_cluster()
+    assert [broker.node_id for broker in described.brokers] == [2]
+    assert (described.controller_id, described.is_from_controller) == (2, True)
+
+
+async def test_without_a_controller_any_broker_describes_the_cluster(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """The controller is paused: what another broker knows is returned in time, and marked."""
+    both = Disagreeing([await start_broker("a"), await start_broker("b")])
+    both.brokers[2].answers = dict.fromkeys(both.brokers[2].answers, both.hang_for_ever)
+    async with Admin("a:9092", seams=seams) as admin:
+        described = await admin.describe_cluster()
+        assert trio.current_time() < 10
+    assert [broker.node_id for broker in described.brokers] == [1, 2]
+    assert not described.is_from_controller
 
 
 async def test_changes_are_asked_of_the_controller(

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from minibroker.client import Admin, Consumer, Producer
 
 ENDS_OF_PRODUCER = {"__aexit__", "close", "_run", "_stop_taking", "_give_up", "_wait_for_all"}
-OPEN_S = 0.05
+END_S_MAX = 0.05  # on a clock that only runs while the client waits
 LINES_MAX = 1_000
 
 
@@ -62,7 +63,7 @@ def silent_broker() -> Iterator[str]:
 def is_interrupted(main: Callable[[], Any], tracer: SignalAtLine) -> bool:
     """Run a program; whether the tracer's line was reached."""
     try:
-        trio.run(main)
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     except KeyboardInterrupt:
         assert tracer.is_reached
     finally:
@@ -77,9 +78,10 @@ def test_an_interrupt_of_a_producers_end_drops_no_record_silently(
     """Also before the end has begun, and while it gives records up."""
 
     async def main() -> None:
-        with trio.move_on_after(OPEN_S):
+        with trio.CancelScope() as scope:
             async with Producer(silent_broker) as producer:
                 await producer.send("topic", b"value")
+                scope.deadline = trio.current_time() + END_S_MAX
                 sys.settrace(tracer)
                 if is_closed:
                     await producer.close()
@@ -102,7 +104,7 @@ def test_an_interrupt_of_a_clients_beginning_or_end_leaves_trio_whole(
     """It is raised as itself. In between, trio would find nurseries that were not left."""
 
     async def main() -> None:
-        with trio.move_on_after(OPEN_S):
+        with trio.move_on_after(END_S_MAX):
             sys.settrace(tracer)
             async with client(silent_broker):
                 pass

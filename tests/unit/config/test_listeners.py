@@ -19,6 +19,8 @@ TWO = {
         ("PLAINTEXT://:19092", [("PLAINTEXT", "0.0.0.0", 19092)]),
         ("localhost:0", [("PLAINTEXT", "localhost", 0)]),
         (":9092", [("PLAINTEXT", "0.0.0.0", 9092)]),
+        ("21440", [("PLAINTEXT", "127.0.0.1", 21440)]),
+        ("INSIDE://21440", [("INSIDE", "127.0.0.1", 21440)]),
         ("PLAINTEXT://[::1]:9092", [("PLAINTEXT", "::1", 9092)]),
         ("[::]:9092", [("PLAINTEXT", "::", 9092)]),
         ("inside://a:1 , Out_2://b:2", [("INSIDE", "a", 1), ("OUT_2", "b", 2)]),
@@ -28,7 +30,8 @@ TWO = {
 )
 def test_listeners_are_read(text: str, listeners: list[tuple[str, str, int]]) -> None:
     """NAME://HOST:PORT, names in capitals as in Kafka; without a name it is PLAINTEXT, without a
-    host it is every interface. Free ports are many, and IPv4 and IPv6 may share one."""
+    host it is every interface, and a port alone is this machine's loopback. Free ports are many,
+    and IPv4 and IPv6 may share one."""
     config = load(flags={"listeners": text}).config
     assert list(config.served_listeners) == [NamedEndpoint(*one) for one in listeners]
 

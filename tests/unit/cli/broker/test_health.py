@@ -57,7 +57,7 @@ async def looked(answer: Answer, timeout_s: float = PATIENCE_S, **options: bool)
 async def looked_at(address: str, timeout_s: float = PATIENCE_S, **options: bool) -> str:
     """What is said of this address."""
     ask = partial(ask_health, address, timeout_s, **{"must_be_ready": False, **options})
-    return await trio.to_thread.run_sync(ask)
+    return "\n".join(await trio.to_thread.run_sync(lambda: list(ask())))
 
 
 def saying(response: DescribeBrokerResponse) -> Answer:
@@ -164,10 +164,36 @@ async def test_an_address_where_nobody_is_fails() -> None:
             await looked_at(f"{host}:9092")
 
 
-@pytest.mark.parametrize("address", ["", "h", "h:0", "h:x", "a:1,b:2"])
-async def test_one_broker_is_to_be_named(address: str) -> None:
+async def test_each_named_broker_is_asked() -> None:
+    """README exports the addresses of all: the health of all is told, also after one that fails."""
+    listener = await TcpNetwork().listen(Endpoint("127.0.0.1", 0))
+    listener.close()
+    ready = Leader(TcpNetwork(), Endpoint("127.0.0.1", 0), saying(READY))
+    unready = Leader(TcpNetwork(), Endpoint("127.0.0.1", 0), saying(UNREADY))
+    async with leading(ready) as one, leading(unready) as two:
+        both = f"{one.endpoint},{two.endpoint}"
+        lines = (await looked_at(both)).splitlines()
+        assert [line.split(",")[0] for line in lines] == ["broker 7 is ready", "broker 7 answers"]
+        told: list[str] = []
+        failure = await trio.to_thread.run_sync(
+            partial(failure_of, f"{listener.endpoint},{both}", told)
+        )
+    assert told == ["broker 7 is ready"]
+    assert f"{listener.endpoint} cannot be asked: Connection refused; broker 7 is not" in failure
+
+
+def failure_of(addresses: str, told: list[str]) -> str:
+    """Why brokers are not all ready; `told` gets what is said of those that are."""
+    with pytest.raises(ProbeFailed) as failed:
+        told.extend(ask_health(addresses, PATIENCE_S, must_be_ready=True))
+    assert failed.value.exit_code == FAILED
+    return str(failed.value)
+
+
+@pytest.mark.parametrize("address", ["", "h", "h:0", "h:x", "a:1,b"])
+async def test_brokers_are_named_by_address(address: str) -> None:
     """Whose health it is must be clear; it is a usage error."""
-    with pytest.raises(ProbeFailed, match="name one broker as HOST:PORT") as failed:
+    with pytest.raises(ProbeFailed, match="name a broker as HOST:PORT") as failed:
         await looked_at(address)
     assert failed.value.exit_code == USAGE
 
@@ -201,7 +227,7 @@ async def test_a_container_pays_for_little() -> None:
 
 def test_both_ways_end_alike() -> None:
     """With the parser of the command line and past it: the same words and the same exit code."""
-    for address, code in (("127.0.0.1:1", FAILED), ("a:1,b:2", USAGE)):
+    for address, code in (("127.0.0.1:1", FAILED), ("a:1,b", USAGE)):
         plain, parsed = (
             subprocess.run(
                 [sys.executable, "-m", "minibroker.cli", "health", *options],

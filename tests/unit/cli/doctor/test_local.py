@@ -79,13 +79,27 @@ def test_files_that_everybody_may_read_are_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """Because it is not there, or is none."""
-    missing, file = tmp_path / "missing", tmp_path / "file"
+    """Because it is none, or would be made in what is none, or leads nowhere."""
+    file, below, lost = tmp_path / "file", tmp_path / "file" / "below", tmp_path / "lost"
     file.touch()
-    texts = [text for path in (missing, file) for _, text in bad_directory(inspect_directory(path))]
-    assert f"{missing} cannot be written: No such file or directory" in texts
+    lost.symlink_to(tmp_path / "nowhere")
+    said = [each for path in (file, below, lost) for each in bad_directory(inspect_directory(path))]
+    texts = [text for level, text in said if level == "problem"]
     assert f"{file} cannot be written: Not a directory" in texts
-    assert list(tmp_path.iterdir()) == [file]
+    assert f"{below} cannot be made: Not a directory" in texts
+    assert f"{lost} cannot be written: No such file or directory" in texts
+    assert set(tmp_path.iterdir()) == {file, lost}
+
+
+def test_a_directory_that_the_first_start_makes_is_no_problem(tmp_path: Path) -> None:
+    """The disk is tried in the one above it, which is left as it was."""
+    path = tmp_path / "below" / "data"
+    seen = inspect_directory(path)
+    assert seen.sync_ms > 0
+    assert seen.free_bytes > 0
+    told = bad_directory(replace(FAST, path=path, is_there=seen.is_there))
+    assert told == [("note", f"{path} is not there yet: a broker that starts makes it")]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_slow_disk_is_told() -> None:
@@ -149,9 +163,9 @@ def test_a_store_in_a_file_is_read(tmp_path: Path) -> None:
     """If it is there; a store that is not there is not made. One that a broker of another machine
     may have named, and one in a broker's memory, cannot be seen."""
     path = tmp_path / "metadata.db"
-    config = Config(metadata_store=f"sqlite:{path}")
-    missing = f"sqlite:{path} cannot be read here: the metadata store {path} is not there"
-    assert bad_store(inspect_store(config, is_named=True)) == [("problem", missing)]
+    config = Config(metadata_store=f"sqlite:{path}", log_dirs=tmp_path / "data")
+    missing = f"sqlite:{path} is not there yet: the first broker that starts makes it"
+    assert bad_store(inspect_store(config, is_named=True)) == [("note", missing)]
     assert list(tmp_path.iterdir()) == []
     trio.run(_make_cluster, config)
     seen = inspect_store(config, is_named=True)

@@ -266,6 +266,20 @@ def test_a_broker_that_is_not_heard_is_fenced(
     assert [broker["is_fenced"] for broker in described["brokers"]] == [False, True, False]
 
 
+def test_what_no_controller_says_is_marked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note and the JSON say that it may be out of date."""
+    brokers = (BrokerMetadata(1, "one", 9092),)
+    for is_from_controller in (True, False):
+        cluster = ClusterDescription("a-cluster", 2, brokers, is_from_controller)
+        monkeypatch.setattr(FakeAdmin, "describe_cluster", lambda _, cluster=cluster: cluster)
+        cluster_describe.describe(UNTYPED, bootstrap="one:9092", output=OutputFormat.JSON)
+        told = capsys.readouterr()
+        assert json.loads(told.out)["is_from_controller"] is is_from_controller
+        assert ("no controller answers" in told.err) is not is_from_controller
+
+
 def test_the_directory_names_the_brokers_to_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

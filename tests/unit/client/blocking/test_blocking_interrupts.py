@@ -152,14 +152,14 @@ def test_an_interrupted_producer_says_what_it_dropped(address: str, dropped: Dro
 
 @pytest.fixture(scope="module")
 def filled(address: str) -> list[TopicPartition]:
-    """A topic of two partitions with 60 records."""
+    """A topic of two partitions with 24 records: each costs as many runs as it has lines."""
     names = [TopicPartition("interrupted", number) for number in range(2)]
     with Admin(address) as admin:
         from minibroker.client.admin import NewTopic
 
         admin.create_topics(NewTopic("interrupted", 2))
     with Producer(address) as producer:
-        for number in range(60):
+        for number in range(24):
             producer.send("interrupted", b"%d" % number, partition=number % 2)
     return names
 
@@ -172,7 +172,7 @@ def read(consumer: Consumer, *, iterates: bool, enough: int) -> list[tuple[int, 
             if iterates:
                 for record in consumer:
                     got.append((record.partition, record.offset))
-                    if len(got) % 10 == 0:
+                    if len(got) % 4 == 0:
                         consumer.commit()
                     if len(got) >= enough:
                         break
@@ -189,13 +189,13 @@ def test_a_consumer_whose_program_catches_the_interrupt_skips_nothing(
     address: str, filled: list[TopicPartition], iterates: bool, commits: bool
 ) -> None:
     """Each record is returned once, in order, and what is committed was returned before."""
-    expected = [(partition, offset) for partition in range(2) for offset in range(30)]
+    expected = [(partition, offset) for partition in range(2) for offset in range(12)]
     interrupted = 0
     with Consumer(
         address,
         group_id="interrupted",
         enable_auto_commit=commits,
-        max_poll_records=20,
+        max_poll_records=8,
         fetch_max_wait_ms=5,
     ) as consumer:
         consumer.assign(filled)
@@ -204,14 +204,14 @@ def test_a_consumer_whose_program_catches_the_interrupt_skips_nothing(
                 consumer.seek(name, 0)
             consumer.commit()
             with at:
-                got = read(consumer, iterates=iterates, enough=60)
+                got = read(consumer, iterates=iterates, enough=24)
             assert sorted(got) == expected, f"interrupted at {at.where}"
             assert all(
-                [o for p, o in got if p == partition] == list(range(30)) for partition in range(2)
+                [o for p, o in got if p == partition] == list(range(12)) for partition in range(2)
             ), f"interrupted at {at.where}"
             consumer.commit()
             committed = [found and found.offset for found in consumer.committed().values()]
-            assert committed == [30, 30], f"interrupted at {at.where}"
+            assert committed == [12, 12], f"interrupted at {at.where}"
             interrupted += at.where is not None
     assert interrupted > 20
     assert_no_thread_is_left("all")
@@ -223,7 +223,7 @@ def test_an_interrupted_consumer_commits_nothing_that_was_not_returned(
     """Its successor begins with the first record that the program did not see, or before."""
     options: dict[str, Any] = {
         "auto_offset_reset": "earliest",
-        "max_poll_records": 20,
+        "max_poll_records": 8,
         "auto_commit_interval_ms": 1,
     }
 

@@ -14,6 +14,8 @@ from minibroker.client.net.metadata import Leader, Metadata
 from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -26,6 +28,7 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.support.census import census
 
 T0 = TopicPartition("t", 0)
+SERVED = tuple(ApiVersion(key) for key in sorted(APIS))
 
 
 def metadata(
@@ -87,6 +90,34 @@ def test_a_broker_that_lags_takes_no_partitions_away() -> None:
     another = replace(another, topics=(replace(another.topics[0], topic_id=b"2" * 16),))
     known.update(another)
     assert len(known.topics["t"].partitions) == 1
+
+
+async def test_another_cluster_at_the_address_gets_no_request(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """It took the port of one that has ended. The client would create its topics there; it fails
+    instead, and says why. A broker that does not know its cluster yet is no other one."""
+    broker = await start_broker("a")
+    ids = iter(["", "one", "other"])
+    cluster_id = "other"
+
+    def versions(_: object) -> ApiVersionsResponse:
+        nonlocal cluster_id
+        cluster_id = next(ids, "other")
+        return ApiVersionsResponse(0, SERVED, cluster_id)
+
+    broker.answers[ApiKey.API_VERSIONS] = versions
+    answer = replace(metadata((1, 0), brokers="a"), cluster_id="one")
+    broker.answers[ApiKey.METADATA] = script(answer)
+    async with open_cluster(options(AdminOptions, default_api_timeout_ms=2000), seams) as it:
+        for _ in range(2):
+            await it.refreshed()
+            broker.connections[-1].close()
+        asked = len(broker.asked(MetadataRequest))
+        with pytest.raises(ClientTimeout, match="belongs to the cluster other, and this client"):
+            await it.refreshed()
+        assert cluster_id == "other"
+        assert len(broker.asked(MetadataRequest)) == asked
 
 
 async def test_a_topic_that_is_being_created_is_waited_for(

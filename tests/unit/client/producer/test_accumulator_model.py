@@ -21,6 +21,7 @@ from minibroker.protocol.messages.produce import PartitionProduced
 from minibroker.protocol.records.batch import BatchHeader, increment_sequence, read_header
 from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import TopicPartition
+from tests.support.seeds import rest_in_soak
 
 TOPIC = "t"
 
@@ -287,7 +288,7 @@ def is_subsequence(few: list[bytes], many: list[bytes]) -> bool:
     return all(value in rest for value in few)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", rest_in_soak(range(60)))
 def test_every_record_is_stored_once_and_in_order(seed: int) -> None:
     """CPR-03: with a broker that keeps its state, what is acked lies there once, in send order."""
     run = Run(random.Random(seed), options())
@@ -302,7 +303,7 @@ def test_every_record_is_stored_once_and_in_order(seed: int) -> None:
             assert offset == NO_OFFSET or model.values[offset] == value
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", rest_in_soak(range(60)))
 def test_every_record_survives_leaders_that_lack_the_last_batches(seed: int) -> None:
     """R1, R2, L1: of what was under way a new leader has any part; all of it is stored once and in
     order in the end, and no epoch is spent on it."""
@@ -318,7 +319,7 @@ def test_every_record_survives_leaders_that_lack_the_last_batches(seed: int) -> 
     assert run.accumulator.sequences.identity == ProducerIdAndEpoch(7, 0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", rest_in_soak(range(40)))
 def test_delivery_time_outs_lose_nothing_that_was_acked(seed: int) -> None:
     """A20: batches that time out may or may not be stored; all others are, once and in order."""
     run = Run(random.Random(seed), options(delivery_timeout_s=0.15))
@@ -333,7 +334,7 @@ def test_delivery_time_outs_lose_nothing_that_was_acked(seed: int) -> None:
         assert is_subsequence(model.values, run.sent[partition]), "and in send order"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", rest_in_soak(range(60)))
 def test_a_broker_that_forgets_the_producer_gets_everything(seed: int) -> None:
     """R7: after UNKNOWN_PRODUCER_ID, or where any first sequence is accepted, nothing is lost."""
     run = Run(random.Random(seed), options(), forgets=True)
@@ -347,7 +348,7 @@ def test_a_broker_that_forgets_the_producer_gets_everything(seed: int) -> None:
             assert offset == NO_OFFSET or model.values[offset] == value
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", rest_in_soak(range(60)))
 def test_batches_too_large_for_the_broker_are_split_and_get_through(seed: int) -> None:
     """CPR-11: the parts of a split batch keep their place and their numbers."""
     run = Run(random.Random(seed), options(batch_bytes=1000))
@@ -361,7 +362,7 @@ def test_batches_too_large_for_the_broker_are_split_and_get_through(seed: int) -
         assert not run.failed[partition]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", rest_in_soak(range(40)))
 def test_one_in_flight_keeps_order_without_idempotence(seed: int) -> None:
     """CPR-12: with one request in flight a retry is never overtaken (it may be stored twice)."""
     run = Run(random.Random(seed), options(in_flight_max=1, is_idempotent=False))
