@@ -55,6 +55,7 @@ class Machine:
     def __init__(self, seed: int = 1, **settings: str) -> None:
         self.rng = random.Random(seed)
         self.files = SimulatedFiles(self.rng)
+        self.files.clock_ms = self._wall_ms
         self.store = MemoryStore()
         self.network = SimulatedNetwork(self.rng)
         self.boot_id = "boot-1"
@@ -65,13 +66,17 @@ class Machine:
         self._scope = trio.CancelScope()
         self._shutdown = trio.Event()
 
+    @staticmethod
+    def _wall_ms() -> int:
+        return 1_700_000_000_000 + int(trio.current_time() * 1000)
+
     @property
     def system(self) -> System:
         return System(
             network=self.network.host("broker"),
             files=self.files,
             store=self.store,
-            wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
+            wall_ms=self._wall_ms,
             boot_id=self.boot_id,
             rng=self.rng,
             in_worker=in_worker,
