@@ -10,9 +10,13 @@ check walks from length to length.
 
 That finds what faulty clients were seen to send. Nonsense inside a record in the middle is not
 found. Neither is what is beyond the `Budget` of a request, which bounds the time that it takes.
+
+The header's largest timestamp is compared in the same way. If the last record has it, and the first
+is not later, it counts as the batch's. Otherwise the walk computes it: some clients leave it at -1
+or 0, and retention and look-ups by time go by it.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
 from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader
@@ -50,58 +54,69 @@ class Budget:
         self.records = records
 
 
-def find_flaw(batch: Buffer, header: BatchHeader, budget: Budget) -> str:
-    """Return why no client can decode the records of a batch, "" if nothing is seen.
+class Examined(NamedTuple):
+    """What was found in a batch: why no client can decode its records ("" if nothing is seen), and
+    the largest timestamp of its records (ms), None if that is not known."""
+
+    flaw: str = ""
+    max_timestamp: int | None = None
+
+
+def examine(batch: Buffer, header: BatchHeader, budget: Budget) -> Examined:
+    """Return what is found in the records of a batch, within the budget.
 
     The header is valid for the batch. The answer is worth nothing if the CRC is wrong.
     """
     body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
     if header.compression != NONE:
         if budget.bytes <= 0:
-            return ""
+            return Examined()
         try:
             body = unpack(header.compression, body, budget.bytes)
         except TooLargeUnpacked:
             budget.bytes = 0
-            return ""
+            return Examined()
         except CorruptBlock as error:
-            return str(error)
+            return Examined(str(error))
         budget.bytes -= len(body)
     try:
-        return _flaw_in(body, header, budget)
+        return _examine(body, header, budget)
     except IndexError:
-        return "the records are cut short"
+        return Examined("the records are cut short")
     except ValueError as error:  # a number too large, a name that is no UTF-8
-        return str(error)
+        return Examined(str(error))
 
 
-def _flaw_in(body: Buffer, header: BatchHeader, budget: Budget) -> str:
-    count, size = header.record_count, len(body)
+def _examine(body: Buffer, header: BatchHeader, budget: Budget) -> Examined:
+    count, size, base_timestamp = header.record_count, len(body), header.base_timestamp
     if count * RECORD_BYTES_MIN > size:
-        return f"{count} records in {size} bytes"
-    end = _read_record(body, 0, 0, header.base_timestamp, budget)
+        return Examined(f"{count} records in {size} bytes")
+    end, newest = _read_record(body, 0, 0, base_timestamp, budget)
     if count > 1:
-        last = _find_last(body, header, end)
+        last = -1 if newest > header.max_timestamp else _find_last(body, header, end)
         if last < 0:
             if count > budget.records:
-                return ""
+                return Examined()
             budget.records -= count
-            last = _walk_to_last(body, end, count)
-        end = _read_record(body, last, count - 1, header.base_timestamp, budget)
+            last, newest_between = _walk_to_last(body, end, count)
+            newest = max(newest, base_timestamp + newest_between)
+            _check_timestamp(newest)
+        end, timestamp = _read_record(body, last, count - 1, base_timestamp, budget)
+        newest = max(newest, timestamp)
     if end != size:
-        return f"{size - end} bytes behind the last of {count} records"
-    return ""
+        return Examined(f"{size - end} bytes behind the last of {count} records")
+    return Examined(max_timestamp=newest)
 
 
 def _read_record(
     body: Buffer, at: int, expected_delta: int, base_timestamp: int, budget: Budget
-) -> int:
-    """Return the position behind a record. Raises ValueError or IndexError for what is none."""
+) -> tuple[int, int]:
+    """Return the position behind a record, and its timestamp. Raises ValueError or IndexError for
+    what is none."""
     size, at = _read_number(body, at)
     end = at + size
     time, at = decode_varint(body, at + 1, VARLONG_BYTES_MAX) if body[at + 1] else (0, at + 2)
-    if not -INT64_MAX - 1 <= base_timestamp + time <= INT64_MAX:
-        raise ValueError("a timestamp that 64 bits do not hold")
+    _check_timestamp(base_timestamp + time)
     delta, at = _read_number(body, at)
     if delta != expected_delta:
         raise ValueError(f"offset delta {delta} where {expected_delta} belongs")
@@ -116,7 +131,12 @@ def _read_record(
         at += 1
     if at != end or end > len(body):
         raise ValueError("a record's length is wrong")
-    return end
+    return end, base_timestamp + time
+
+
+def _check_timestamp(timestamp: int) -> None:
+    if not -INT64_MAX - 1 <= timestamp <= INT64_MAX:
+        raise ValueError("a timestamp that 64 bits do not hold")
 
 
 def _read_number(body: Buffer, at: int) -> tuple[int, int]:
@@ -174,8 +194,10 @@ def _find_last(body: Buffer, header: BatchHeader, first_size: int) -> int:
     return -1
 
 
-def _walk_to_last(body: Buffer, at: int, count: int) -> int:
-    """Return where the last of `count` records begins, by the lengths; the second is at `at`."""
+def _walk_to_last(body: Buffer, at: int, count: int) -> tuple[int, int]:
+    """Return where the last of `count` records begins, by the lengths, and the largest time of the
+    records before it, as a delta; the second record is at `at`, and its delta counts from 0."""
+    newest = -INT64_MAX
     for _ in range(count - 2):
         start = at
         if (size := body[at]) > 0x7F:
@@ -185,5 +207,11 @@ def _walk_to_last(body: Buffer, at: int, count: int) -> int:
                 at -= 1
         if size & 1:
             raise ValueError("a negative length")
+        if (time := body[at + 2]) > 0x7F:
+            time += (body[at + 3] << 7) - 0x80
+            if time > 0x3FFF:
+                time, _behind = decode_unsigned(body, at + 2, VARLONG_BYTES_MAX)
+        if (delta := time >> 1 ^ -(time & 1)) > newest:
+            newest = delta
         at += 1 + (size >> 1)
-    return at
+    return at, newest

@@ -16,8 +16,9 @@ request's own memory then, not of the shared receive buffer (`wires.py`, `frame_
 
 The records are looked into before the append, as far as that costs little
 (`protocol.records.producer_check`): what no client can decode is INVALID_RECORD, which producers do
-not send again. With a wrong checksum the bytes were damaged on their way; the append then answers
-CORRUPT_MESSAGE, which they send again.
+not send again. A largest timestamp that is not that of the records is corrected, as in Kafka:
+retention and look-ups by time go by it. With a wrong checksum the bytes were damaged on their way;
+the append then answers CORRUPT_MESSAGE, which they send again.
 
 A waiting request holds offsets and epochs, never the request itself, whose records are views of the
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
@@ -49,9 +50,9 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.records.batch import has_valid_crc, read_header
+from minibroker.protocol.records.batch import has_valid_crc, read_header, stamp_max_timestamp
 from minibroker.protocol.records.compression import CODEC_NAMES
-from minibroker.protocol.records.producer_check import Budget, find_flaw
+from minibroker.protocol.records.producer_check import Budget, examine
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_AT_ONCE = 50
@@ -140,7 +141,8 @@ class _Produce:
         )
 
     def _check_records(self, batch: memoryview) -> None:
-        """Raise `Refused` if no client can decode the records; the append checks the header."""
+        """Raise `Refused` if no client can decode the records, and correct their largest timestamp;
+        the append checks the header."""
         if len(batch) < BATCH_HEADER_BYTES:
             return
         header = read_header(batch)
@@ -148,9 +150,14 @@ class _Produce:
             header.size == len(batch) and header.magic == MAGIC and header.record_count > 0
         )
         if is_checkable and header.compression < len(CODEC_NAMES):
-            flaw = find_flaw(batch, header, self._budget)
-            if flaw and has_valid_crc(batch, header):
+            flaw, max_timestamp = examine(batch, header, self._budget)
+            is_as_told = not flaw and max_timestamp in (None, header.max_timestamp)
+            if is_as_told or not has_valid_crc(batch, header):
+                return
+            if flaw:
                 raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
+            if max_timestamp is not None:
+                stamp_max_timestamp(batch, max_timestamp)
 
     @property
     def failures(self) -> list[PartitionProduced]:

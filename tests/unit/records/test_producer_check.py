@@ -10,7 +10,7 @@ from minibroker.protocol.records import producer_check
 from minibroker.protocol.records.batch import InvalidBatch, read_header
 from minibroker.protocol.records.columns import decode_columns
 from minibroker.protocol.records.compression import LZ4, ZSTD, compress
-from minibroker.protocol.records.producer_check import Budget, find_flaw
+from minibroker.protocol.records.producer_check import Budget, Examined, examine
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.records.varint import encode_varint
 from tests.unit.records.test_columns import TIME, batch_with, draw_rows, encode_naively
@@ -24,7 +24,7 @@ def flaw(body: bytes, count: int, compression: int = 0, budget: Budget | None = 
         batch_with(compress(compression, body) if compression else body, count, count)
     )
     batch[22] = compression
-    return find_flaw(batch, read_header(batch), budget or Budget())
+    return examine(batch, read_header(batch), budget or Budget()).flaw
 
 
 def records(count: int, **fields: object) -> bytes:
@@ -42,7 +42,8 @@ def test_what_can_be_decoded_has_no_flaw(seed: int) -> None:
     assert flaw(encode_naively(rows), len(rows), rng.choice(CODECS)) == ""
     sent = [(TIME + row[1], *row[2:4], row[4]) for row in rows]
     batch = encode_batch(sent, compression=rng.choice(CODECS))
-    assert find_flaw(batch, read_header(batch), Budget()) == ""
+    newest = max(row[0] for row in sent)
+    assert examine(batch, read_header(batch), Budget()) == Examined("", newest)
 
 
 @pytest.mark.parametrize("compression", CODECS)
@@ -97,7 +98,7 @@ def test_what_does_not_unpack(compression: int) -> None:
     for body in (random.Random(1).randbytes(60), packed[:-5], packed[: len(packed) // 2]):
         batch = bytearray(batch_with(body, 1000, 1000))
         batch[22] = compression
-        assert find_flaw(batch, read_header(batch), Budget())
+        assert examine(batch, read_header(batch), Budget()).flaw
 
 
 def test_the_last_record_is_found_at_once_or_by_walking() -> None:
@@ -106,10 +107,40 @@ def test_the_last_record_is_found_at_once_or_by_walking() -> None:
         for value in (b"", b"v" * 100, bytes(40), bytes(20_000)):
             sent = [(TIME + each, None, value, ()) for each in times]
             batch, budget = encode_batch(sent), Budget()
-            assert find_flaw(batch, read_header(batch), budget) == ""
+            assert examine(batch, read_header(batch), budget) == Examined("", TIME + max(times))
             assert producer_check.WALKED_RECORDS - budget.records == walked
             cut = read_header(batch)._replace(record_count=299, last_offset_delta=298)
-            assert find_flaw(batch, cut, Budget())
+            assert examine(batch, cut, Budget()).flaw
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, TIME - 1, TIME + 31_536_000_000])
+@pytest.mark.parametrize("compression", [0, ZSTD])
+@pytest.mark.parametrize("times", [[0], [0, 0], [*range(300)], [3, 9, 5], [9, 3, 5], [5, 3, 9]])
+def test_the_largest_time_is_that_of_the_records(
+    times: list[int], compression: int, claimed: int
+) -> None:
+    """Whatever the header says: -1 and 0 are what clients were seen to leave there."""
+    sent = [(TIME + each, None, b"v", ()) for each in times]
+    batch = encode_batch(sent, compression=compression)
+    header = read_header(batch)
+    assert examine(batch, header, Budget()) == Examined("", TIME + max(times))
+    false = header._replace(max_timestamp=claimed)
+    assert examine(batch, false, Budget()) == Examined("", TIME + max(times))
+
+
+def test_a_first_record_later_than_the_header_is_noticed() -> None:
+    """The last record has the time that the header claims, and the first one a later time."""
+    batch = encode_batch([(TIME + each, None, b"v", ()) for each in (900, 7, 8)])
+    header = read_header(batch)._replace(max_timestamp=TIME + 8)
+    assert examine(batch, header, Budget()).max_timestamp == TIME + 900
+
+
+def test_a_time_of_more_than_64_bits_in_the_middle() -> None:
+    """It cannot be the batch's largest."""
+    body = encode_naively(
+        [(0, 5, None, b"", []), (1, 2**63 - 1, None, b"", []), (2, 4, None, b"", [])]
+    )
+    assert "64 bits" in flaw(body, 3)
 
 
 def test_the_budget_of_a_request() -> None:
@@ -119,7 +150,7 @@ def test_the_budget_of_a_request() -> None:
     batch[22] = ZSTD
     budget = Budget()
     tracemalloc.start()
-    assert find_flaw(batch, read_header(batch), budget) == ""
+    assert examine(batch, read_header(batch), budget) == Examined()
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
     assert budget.bytes == 0

@@ -22,7 +22,12 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.records.batch import ProducerStamp, read_header, write_header
+from minibroker.protocol.records.batch import (
+    ProducerStamp,
+    has_valid_crc,
+    read_header,
+    write_header,
+)
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
@@ -143,6 +148,34 @@ def test_times_out_of_the_window() -> None:
     late = answer(node, request_of(batch_of(time_ms=node.wall_time_ms + 11)))
     assert late.error == ErrorCode.INVALID_TIMESTAMP
     assert answer(node, request_of(batch_of(time_ms=node.wall_time_ms + 10))).error == 0
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, 31_536_000_000])
+@pytest.mark.parametrize("compression", [0, 4])
+def test_the_largest_time_is_that_of_the_records(claimed: int, compression: int) -> None:
+    """PRO-10: sarama before 1.45.1 left it at -1, which no look-up found and no retention deleted;
+    what was left at 0 was deleted at once. Kafka computes it before it looks at the window."""
+    node = Node()
+    node.lead()
+    now = node.wall_time_ms
+    batch = encode_batch(
+        [(now, None, b"a", ()), (now - 5, None, b"b", ())], compression=compression
+    )
+    write_header(batch, read_header(batch)._replace(max_timestamp=claimed))
+    assert answer(node, request_of(memoryview(batch))).error == 0
+    [part] = node.partition().log.read(0, 1000, 2)
+    header = read_header(part.read())
+    assert header.max_timestamp == now
+    assert has_valid_crc(part.read(), header)
+
+
+def test_a_damaged_largest_time_is_not_corrected() -> None:
+    """Where the checksum is wrong, the batch was damaged on its way, and is sent again."""
+    node = Node()
+    node.lead()
+    batch = batch_of(3)
+    batch[40] ^= 1
+    assert answer(node, request_of(batch)).error == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_negative_time_is_no_time() -> None:
