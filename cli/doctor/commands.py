@@ -124,7 +124,7 @@ def _of_groups(bootstrap: str, timeout_s: float) -> "Iterator[Finding]":
         text = f"no broker tells what groups have committed: {error}"
         yield Finding(Level.PROBLEM, text, "see `minibroker group list`, and the findings above")
     else:
-        yield from of_groups(seen.committed, seen.ranges, seen.silent)
+        yield from of_groups(seen.committed, seen.ranges, seen.silent, seen.unreadable)
 
 
 def _with_own_ids(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":

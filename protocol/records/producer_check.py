@@ -9,7 +9,9 @@ always has: its first bytes are then known, and its length leads exactly to the 
 check walks from length to length.
 
 That finds what faulty clients were seen to send. Nonsense inside a record in the middle is not
-found. Neither is what is beyond the `Budget` of a request, which bounds the time that it takes.
+found. Neither is what is beyond the `Budget` of a turn, which bounds the time that it takes: the
+caller asks again in another turn, and has a batch that is larger than a whole budget examined by a
+worker (`examine_large`).
 
 The header's largest timestamp is compared in the same way. If the last record has it, and the first
 is not later, it counts as the batch's. Otherwise the walk computes it: some clients leave it at -1
@@ -22,6 +24,7 @@ from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
 from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader
 from minibroker.protocol.records.compression import (
     NONE,
+    UNPACKED_BYTES_MAX,
     CorruptBlock,
     TooLargeUnpacked,
     unpack,
@@ -37,15 +40,15 @@ from minibroker.protocol.records.varint import (
 )
 from minibroker.protocol.types import Buffer
 
-UNPACKED_BYTES: Final = 8 * 1024 * 1024  # of one request: some milliseconds
-WALKED_RECORDS: Final = 65_536  # of one request: some milliseconds
+UNPACKED_BYTES: Final = 8 * 1024 * 1024  # in one turn: some milliseconds
+WALKED_RECORDS: Final = 65_536  # in one turn: some milliseconds
 _HEADER_COST: Final = 4  # a header takes as long as that many records of a walk, or longer
 _TAIL_BYTES_MIN: Final = 512
 _GUESSES: Final = 4
 
 
 class Budget:
-    """How much may still be unpacked and walked for one request."""
+    """How much may still be unpacked and walked in one turn of a request."""
 
     __slots__ = ("bytes", "records")
 
@@ -56,10 +59,12 @@ class Budget:
 
 class Examined(NamedTuple):
     """What was found in a batch: why no client can decode its records ("" if nothing is seen), and
-    the largest timestamp of its records (ms), None if that is not known."""
+    the largest timestamp of its records (ms), None if that is not known. `is_unpacked` is False if
+    that would have cost more than is left of the budget, so that nothing else is known."""
 
     flaw: str = ""
     max_timestamp: int | None = None
+    is_unpacked: bool = True
 
 
 def examine(batch: Buffer, header: BatchHeader, budget: Budget) -> Examined:
@@ -70,15 +75,30 @@ def examine(batch: Buffer, header: BatchHeader, budget: Budget) -> Examined:
     body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
     if header.compression != NONE:
         if budget.bytes <= 0:
-            return Examined()
+            return Examined(is_unpacked=False)
         try:
             body = unpack(header.compression, body, budget.bytes)
         except TooLargeUnpacked:
             budget.bytes = 0
-            return Examined()
+            return Examined(is_unpacked=False)
         except CorruptBlock as error:
             return Examined(str(error))
         budget.bytes -= len(body)
+    return _examine_unpacked(body, header, budget)
+
+
+def examine_large(batch: Buffer, header: BatchHeader) -> Examined:
+    """Do what `examine` does for a batch of any unpacked size. Takes up to some 100 ms, and the
+    memory of the unpacked records: that is for a worker."""
+    packed = memoryview(batch)[BATCH_HEADER_BYTES:]
+    try:
+        body = unpack(header.compression, packed, UNPACKED_BYTES_MAX)
+    except CorruptBlock as error:  # or larger than any reader takes
+        return Examined(str(error))
+    return _examine_unpacked(body, header, Budget())
+
+
+def _examine_unpacked(body: Buffer, header: BatchHeader, budget: Budget) -> Examined:
     try:
         return _examine(body, header, budget)
     except IndexError:

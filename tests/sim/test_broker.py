@@ -17,7 +17,7 @@ from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Put
 from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
-from minibroker.protocol.constants import ACKS_ALL, ApiKey, ErrorCode
+from minibroker.protocol.constants import ACKS_ALL, BATCH_HEADER_BYTES, ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata
 from minibroker.protocol.messages.produce import (
@@ -32,7 +32,14 @@ from minibroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     NewTopic,
 )
-from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp, iterate_headers
+from minibroker.protocol.records.batch import (
+    NO_PRODUCER,
+    ProducerStamp,
+    iterate_headers,
+    read_header,
+    write_header,
+)
+from minibroker.protocol.records.compression import UNPACKED_BYTES_MAX, ZSTD, compress
 from minibroker.protocol.records.record import decode_records, encode_batch
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.disk import SimulatedFiles
@@ -168,6 +175,28 @@ async def test_what_was_produced_is_consumed(autojump_clock: trio.testing.MockCl
         assert await consume(channel) == [b"a", b"b", b"c"]
         assert (await produce(channel, b"d")).base_offset == 3
         assert await consume(channel, 2) == [b"c", b"d"]
+
+
+async def test_a_bomb_is_refused_and_others_are_served(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A batch that unpacks to more than any client takes is not stored, on a small request, whose
+    records lie in the buffer that connections share."""
+    machine = Machine()
+    bomb = bytearray(encode_batch([(1, None, b"x", ())])[:BATCH_HEADER_BYTES])
+    bomb += compress(ZSTD, bytes(UNPACKED_BYTES_MAX + 1))
+    header = read_header(bomb)._replace(batch_length=len(bomb) - 12, attributes=ZSTD)
+    write_header(bomb, header)
+    async with machine.running(), machine.connect() as channel, machine.connect() as other:
+        await topic(channel)
+        request = ProduceRequest(ACKS_ALL, 5_000, (PartitionProduce("t", 0, bomb),))
+        sent = channel.start(ApiKey.PRODUCE, request)
+        assert (await produce(other, b"meanwhile")).error == ErrorCode.NONE
+        refused = (await sent.wait()).partitions[0]
+        assert refused.error == ErrorCode.INVALID_RECORD
+        assert "unpack to more than" in refused.error_message
+        assert (await produce(channel, b"after")).error == ErrorCode.NONE
+        assert await consume(channel) == [b"meanwhile", b"after"]
 
 
 async def test_a_killed_broker_keeps_what_it_wrote(autojump_clock: trio.testing.MockClock) -> None:

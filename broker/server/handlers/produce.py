@@ -12,7 +12,9 @@ newest leader's in-sync set can confirm those. If its followers have not fetched
 refuses acks=all too, also for requests that wait: they would wait in vain.
 
 A request with many batches, or with many bytes, is appended in turns. Its batches are views of the
-request's own memory then, not of the shared receive buffer (`wires.py`, `frame_reader.py`).
+request's own memory then, not of the shared receive buffer (`wires.py`, `frame_reader.py`). So is
+the rest of a request whose batches unpack to more than one turn may take; a single batch of that
+size is looked into by a worker thread.
 
 The records are looked into before the append, as far as that costs little
 (`protocol.records.producer_check`): what no client can decode is INVALID_RECORD, which producers do
@@ -24,7 +26,9 @@ A waiting request holds offsets and epochs, never the request itself, whose reco
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 import trio
 
@@ -33,7 +37,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.broker.turns import Turns
+from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -52,7 +56,7 @@ from minibroker.protocol.messages.produce import (
 )
 from minibroker.protocol.records.batch import has_valid_crc, read_header, stamp_max_timestamp
 from minibroker.protocol.records.compression import CODEC_NAMES
-from minibroker.protocol.records.producer_check import Budget, examine
+from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_AT_ONCE = 50
@@ -88,15 +92,18 @@ class _Produce:
         self.renew(now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
-        self._budget = Budget()
 
     def renew(self, now: float) -> None:
-        """Ask whether this broker may still decide alone."""
+        """Begin a turn: ask whether this broker may still decide alone."""
+        self._budget = Budget()
         self._may_decide_alone = self._services.controller.may_decide_alone(now)
         self._refusal = _refusal(self._acks, may_decide_alone=self._may_decide_alone)
 
-    def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
-        """Append one batch or refuse it, and add its answer."""
+    def append(
+        self, asked: PartitionProduce, now: float, now_ms: int, examined: Examined | None = None
+    ) -> bool:
+        """Append one batch or refuse it, and add its answer. Return False, and do nothing, if what
+        is left of this turn's budget is too little for it. `examined` is what a worker found."""
         name = TopicPartition(asked.topic, asked.partition)
         replicas = self._services.replicas
         partition = None
@@ -114,14 +121,15 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            self._check_records(batch)
+            if not self._check_records(batch, examined):
+                return False
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
             if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
-            return
+            return True
         if self._acks != ACKS_ALL:
             replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1
@@ -139,25 +147,30 @@ class _Produce:
                 partition.log.log_start,
             )
         )
+        return True
 
-    def _check_records(self, batch: memoryview) -> None:
+    def _check_records(self, batch: memoryview, examined: Examined | None) -> bool:
         """Raise `Refused` if no client can decode the records, and correct their largest timestamp;
-        the append checks the header."""
+        the append checks the header. Return False if the budget is too small to say."""
         if len(batch) < BATCH_HEADER_BYTES:
-            return
+            return True
         header = read_header(batch)
         is_checkable = (
             header.size == len(batch) and header.magic == MAGIC and header.record_count > 0
         )
-        if is_checkable and header.compression < len(CODEC_NAMES):
-            flaw, max_timestamp = examine(batch, header, self._budget)
-            is_as_told = not flaw and max_timestamp in (None, header.max_timestamp)
-            if is_as_told or not has_valid_crc(batch, header):
-                return
-            if flaw:
-                raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
-            if max_timestamp is not None:
-                stamp_max_timestamp(batch, max_timestamp)
+        if not is_checkable or header.compression >= len(CODEC_NAMES):
+            return True
+        flaw, max_timestamp, is_unpacked = examined or examine(batch, header, self._budget)
+        if not is_unpacked:
+            return not has_valid_crc(batch, header)
+        is_as_told = not flaw and max_timestamp in (None, header.max_timestamp)
+        if is_as_told or not has_valid_crc(batch, header):
+            return True
+        if flaw:
+            raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
+        if max_timestamp is not None:
+            stamp_max_timestamp(batch, max_timestamp)
+        return True
 
     @property
     def failures(self) -> list[PartitionProduced]:
@@ -244,14 +257,22 @@ def _refusal(acks: int, *, may_decide_alone: bool) -> Refused | None:
 
 def handle(
     services: Services, request: ProduceRequest, now: float
-) -> ProduceResponse | Parked[ProduceResponse] | None:
-    """Append each partition's batch. Raises `HangUp` for a refused batch with acks=0, which has no
-    answer."""
+) -> ProduceResponse | Parked[ProduceResponse] | Steps[Any] | None:
+    """Append each partition's batch. The rest goes on in turns if to look into it takes too long.
+    Raises `HangUp` for a refused batch with acks=0, which has no answer."""
     produce = _Produce(services, request.acks, now)
     now_ms = services.wall_ms()
-    for asked in request.partitions:
-        produce.append(asked, now, now_ms)
+    for place, asked in enumerate(request.partitions):
+        if not produce.append(asked, now, now_ms):
+            own = [*map(_owned, request.partitions[place:])]
+            return _append_in_turns(services, produce, request, own)
     return _answer(produce, request, now)
+
+
+def _owned(asked: PartitionProduce) -> PartitionProduce:
+    """Return the same with a copy of the records, which are in the shared receive buffer."""
+    batch: memoryview = asked.records  # type: ignore[assignment]
+    return asked._replace(records=memoryview(bytearray(batch)))
 
 
 def is_large(request: ProduceRequest) -> bool:
@@ -263,18 +284,39 @@ def is_large(request: ProduceRequest) -> bool:
 
 def handle_in_turns(
     services: Services, request: ProduceRequest, now: float
-) -> Turns[ProduceResponse | Parked[ProduceResponse] | None]:
+) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
     """As `handle`, for a large request. Whether this broker may decide alone is asked in each
     turn."""
     produce = _Produce(services, request.acks, now)
+    return _append_in_turns(services, produce, request, request.partitions)
+
+
+def _append_in_turns(
+    services: Services,
+    produce: _Produce,
+    request: ProduceRequest,
+    partitions: Iterable[PartitionProduce],
+) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
+    """Append the batches of these partitions, the last ones of the request, and answer it."""
     appended, at_once = 0, 0
-    for asked in request.partitions:
-        produce.append(asked, now, services.wall_ms())
+    now = trio.current_time()
+    for asked in partitions:
+        if not produce.append(asked, now, services.wall_ms()):
+            yield None  # and try it with a whole budget
+            appended = at_once = 0
+            now = trio.current_time()
+            produce.renew(now)
+            if not produce.append(asked, now, services.wall_ms()):
+                batch: memoryview = asked.records  # type: ignore[assignment]
+                examined = yield partial(examine_large, batch, read_header(batch))
+                now = trio.current_time()
+                produce.renew(now)
+                produce.append(asked, now, services.wall_ms(), examined)
         appended += len(asked.records)
         at_once += 1
         if at_once >= BATCHES_AT_ONCE or appended >= BYTES_AT_ONCE:
             appended = at_once = 0
-            yield
+            yield None
             now = trio.current_time()
             produce.renew(now)
     return _answer(produce, request, now)

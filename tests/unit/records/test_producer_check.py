@@ -6,11 +6,12 @@ import tracemalloc
 import cramjam
 import pytest
 
+from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records import producer_check
 from minibroker.protocol.records.batch import InvalidBatch, read_header
 from minibroker.protocol.records.columns import decode_columns
-from minibroker.protocol.records.compression import LZ4, ZSTD, compress
-from minibroker.protocol.records.producer_check import Budget, Examined, examine
+from minibroker.protocol.records.compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, compress
+from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.records.varint import encode_varint
 from tests.unit.records.test_columns import TIME, batch_with, draw_rows, encode_naively
@@ -150,7 +151,7 @@ def test_the_budget_of_a_request() -> None:
     batch[22] = ZSTD
     budget = Budget()
     tracemalloc.start()
-    assert examine(batch, read_header(batch), budget) == Examined()
+    assert examine(batch, read_header(batch), budget) == Examined(is_unpacked=False)
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
     assert budget.bytes == 0
@@ -162,6 +163,24 @@ def test_the_budget_of_a_request() -> None:
     falling = encode_naively([(delta, -delta, None, b"v", []) for delta in range(101)])
     assert flaw(falling[:-1], 101, 0, budget) == ""  # a walk of 101 records is not in it
     assert flaw(falling[:-1], 101)
+
+
+def test_a_large_batch_is_examined_whole() -> None:
+    """What no budget holds a worker looks into, up to what a reader takes."""
+    body = bytes(encode_batch([(TIME, None, bytes(1000), ())] * 10_000)[BATCH_HEADER_BYTES:])
+    for packed, count, reason in (
+        (body, 10_000, ""),
+        (body, 9_999, "behind the last of 9999"),
+        (bytes(UNPACKED_BYTES_MAX + 1), 1, "unpack to more than 104857600 bytes"),
+        (bytes(20_000_000), 1, "length is wrong"),
+    ):
+        batch = bytearray(batch_with(bytes(cramjam.zstd.compress(packed)), count, count))
+        batch[22] = ZSTD
+        assert not examine(batch, read_header(batch), Budget()).is_unpacked
+        found = examine_large(batch, read_header(batch))
+        assert reason in found.flaw
+        assert bool(found.flaw) == bool(reason)
+        assert found.max_timestamp == (None if reason else TIME)
 
 
 def test_headers_are_in_the_budget() -> None:
