@@ -207,7 +207,38 @@ def test_a_full_disk_of_the_store_is_told(tmp_path):
             pytest.raises(StoreFull, match="the disk is full: make room"),
             sqlite_file.transaction(connection, path, "BEGIN IMMEDIATE"),
         ):
-            connection.execute("CREATE TABLE large AS SELECT zeroblob(1000000)")
+            connection.execute("CREATE TABLE large AS SELECT zeroblob(2000000)")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system has no such call")
+async def test_sqlite_keeps_disk_space_in_reserve(tmp_path):
+    """The logs on the same disk cannot take it: neither file grows while much is written, and a
+    process that is killed leaves files that the next one reads."""
+    path = tmp_path / "metadata.db"
+    store = await open_sqlite(path)
+    lease = await store.grant(60.0)
+
+    def held() -> dict[str, int]:
+        return {each.name: each.stat().st_size for each in sorted(tmp_path.iterdir())}
+
+    before = held()
+    assert before["metadata.db-wal"] == before["metadata.db-leases-wal"] == sqlite_file.LOG_BYTES
+    assert before["metadata.db"] >= FORMAT.reserve_bytes
+    for each in tmp_path.iterdir():
+        assert each.stat().st_blocks * 512 >= before[each.name], "its bytes are on the disk"
+    for number in range(500):
+        await store.transact([], [Put(f"key-{number % 20}", b"%d" % number * 2_000)])
+        await store.renew(lease.id)
+    assert held() == before
+    for name in before:
+        (tmp_path / "killed").mkdir(exist_ok=True)
+        (tmp_path / "killed" / name).write_bytes((tmp_path / name).read_bytes())
+    (tmp_path / "killed" / "metadata.db-shm").unlink()
+    (tmp_path / "killed" / "metadata.db-leases-shm").unlink()
+    other = await open_sqlite(tmp_path / "killed" / "metadata.db")
+    assert (await other.get("")).entries == (await store.get("")).entries
+    await other.close()
+    await store.close()
 
 
 async def test_sqlite_is_shared_by_two_openers(tmp_path):

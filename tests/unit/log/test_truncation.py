@@ -339,3 +339,14 @@ def test_retention_works_on_a_full_disk(room):
     bench.files.space_bytes = 1 << 40
     bench.files.space_bytes -= bench.files.room() - room
     assert bench.log.apply_retention(7, NOW + 2 + 101) == 1
+
+
+def test_on_a_full_disk_all_but_the_newest_segment_go():
+    """If all are expired a new one must come first, for which there is no room before others go."""
+    bench = filled(retention_ms=0)
+    bench.files.space_bytes = bench.files.used_bytes
+    assert bench.log.apply_retention(7, NOW + 1000) == 2
+    assert (bench.log.log_start, bench.bases(), bench.offsets()) == (6, [6], [6])
+    bench.log.remove_deleted_files(NOW + 9000)
+    assert bench.log.apply_retention(7, NOW + 9000) == 1
+    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])
