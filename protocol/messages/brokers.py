@@ -6,7 +6,7 @@ controller and removes a broker that will not come back.
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_TIMESTAMP
 from minibroker.protocol.messages import Request
 from minibroker.protocol.types import NamedEndpoint
 
@@ -60,6 +60,17 @@ class DefectCount:
 
 
 @dataclass(frozen=True, slots=True)
+class FarStampedTopic:
+    """A topic that got `count` batches, since the broker's start, whose timestamps are more than a
+    day from its clock. The last one has `timestamp` (ms), and was appended `age_ms` ago."""
+
+    topic: str
+    timestamp: int = NO_TIMESTAMP
+    age_ms: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeBrokerResponse:
     """A broker, ready unless there are `reasons`: texts for the operator.
 
@@ -70,7 +81,7 @@ class DescribeBrokerResponse:
     unless it was requested. `clients` are the kinds that sent requests; kinds beyond 64 are
     counted as "others". `defects` are the kinds of unexpected exceptions that requests met.
     If the wall clock has jumped lately, `clock_jump_ms` says by how much (negative: back), and
-    nothing expires because of that for `clock_settles_in_ms`.
+    nothing expires because of that for `clock_settles_in_ms`. `far_stamped` are at most 64 topics.
     """
 
     node_id: int = NO_NODE
@@ -89,6 +100,7 @@ class DescribeBrokerResponse:
     defects: tuple[DefectCount, ...] = ()
     clock_jump_ms: int = 0
     clock_settles_in_ms: int = 0
+    far_stamped: tuple[FarStampedTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
 
 
+def read_max_timestamp(batch: Buffer) -> int:
+    """Return the largest timestamp in the header of a whole batch (ms since the epoch)."""
+    (timestamp,) = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)
+    return int(timestamp)
+
+
 def _compute_crc(batch: Buffer, size: int) -> int:
     return crc32c(memoryview(batch)[_ATTRIBUTES_AT:size])
 

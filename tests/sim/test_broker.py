@@ -18,6 +18,7 @@ from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Put
 from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
 from minibroker.protocol.constants import ACKS_ALL, BATCH_HEADER_BYTES, ApiKey, ErrorCode
+from minibroker.protocol.messages.brokers import DescribeBrokerRequest
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata
 from minibroker.protocol.messages.produce import (
@@ -175,6 +176,21 @@ async def test_what_was_produced_is_consumed(autojump_clock: trio.testing.MockCl
         assert await consume(channel) == [b"a", b"b", b"c"]
         assert (await produce(channel, b"d")).base_offset == 3
         assert await consume(channel, 2) == [b"c", b"d"]
+
+
+async def test_records_stamped_far_from_now_are_told(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """`doctor` asks for them: the topic, the last such timestamp, and how long ago it came."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        await produce(channel, b"a", b"b")  # of 1970
+        await trio.sleep(5)
+        described = await channel.call(ApiKey.DESCRIBE_BROKER, DescribeBrokerRequest())
+        [told] = described.far_stamped
+        assert (told.topic, told.timestamp, told.count) == ("t", 1, 1)
+        assert 5_000 <= told.age_ms < 6_000
 
 
 async def test_a_bomb_is_refused_and_others_are_served(

@@ -8,6 +8,7 @@ from minibroker.protocol.messages.brokers import (
     DefectCount,
     DescribeBrokerRequest,
     DescribeBrokerResponse,
+    FarStampedTopic,
     MachineDescription,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -46,6 +47,12 @@ def describe(
         ),
         clock.jump_ms,
         clock.settles_in_ms,
+        tuple(
+            FarStampedTopic(
+                topic, stamp.timestamp, services.wall_ms() - stamp.appended_ms, stamp.batch_count
+            )
+            for topic, stamp in services.far_stamps.statistics().items()
+        ),
     )
 
 

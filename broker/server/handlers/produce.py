@@ -45,6 +45,7 @@ from minibroker.protocol.constants import (
     BATCH_HEADER_BYTES,
     ELEMENTS_AT_ONCE,
     MAGIC,
+    NO_TIMESTAMP,
     OFFSETS_TOPIC,
     ErrorCode,
 )
@@ -54,7 +55,12 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.records.batch import has_valid_crc, read_header, stamp_max_timestamp
+from minibroker.protocol.records.batch import (
+    has_valid_crc,
+    read_header,
+    read_max_timestamp,
+    stamp_max_timestamp,
+)
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.types import TopicPartition
@@ -130,6 +136,8 @@ class _Produce:
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return True
+        if appended.append_time_ms == NO_TIMESTAMP and (stamp := read_max_timestamp(batch)) >= 0:
+            self._services.far_stamps.record(name.topic, stamp, now_ms)
         if self._acks != ACKS_ALL:
             replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1
