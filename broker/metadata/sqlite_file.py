@@ -159,6 +159,8 @@ def _extend(log_path: Path) -> None:
         size = os.fstat(descriptor).st_size
         os.posix_fallocate(descriptor, size, max(1, LOG_BYTES - size))
     except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            return  # this file system has no such call: the log grows as it is written
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(f"cannot use the metadata store {log_path}: {error}") from error
         raise StoreFull(f"the metadata store {log_path}: the disk is full: make room") from error

@@ -3,7 +3,9 @@
 import os
 import random
 import sqlite3
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 import trio
@@ -226,19 +228,34 @@ async def test_sqlite_keeps_disk_space_in_reserve(tmp_path):
     assert before["metadata.db"] >= FORMAT.reserve_bytes
     for each in tmp_path.iterdir():
         assert each.stat().st_blocks * 512 >= before[each.name], "its bytes are on the disk"
-    for number in range(500):
-        await store.transact([], [Put(f"key-{number % 20}", b"%d" % number * 2_000)])
-        await store.renew(lease.id)
+    for number in range(150):
+        await store.transact([], [Put(f"key-{number % 20}", b"%d" % number * 5_000)])
+        for _ in range(6):
+            await store.renew(lease.id)
     assert held() == before
-    for name in before:
-        (tmp_path / "killed").mkdir(exist_ok=True)
-        (tmp_path / "killed" / name).write_bytes((tmp_path / name).read_bytes())
-    (tmp_path / "killed" / "metadata.db-shm").unlink()
-    (tmp_path / "killed" / "metadata.db-leases-shm").unlink()
-    other = await open_sqlite(tmp_path / "killed" / "metadata.db")
-    assert (await other.get("")).entries == (await store.get("")).entries
-    await other.close()
+    entries = (await store.get("")).entries
+    assert await entries_in(copied(tmp_path, tmp_path / "killed")) == entries
     await store.close()
+    # The log of a store that was closed in order begins without a frame.
+    with closing(sqlite_file.connect(path, FORMAT)):
+        assert await entries_in(copied(tmp_path, tmp_path / "killed early")) == entries
+
+
+def copied(directory: Path, copy: Path) -> Path:
+    """The store that a process leaves which is killed now."""
+    copy.mkdir()
+    for path in directory.glob("metadata.db*"):
+        if not path.name.endswith("-shm"):
+            (copy / path.name).write_bytes(path.read_bytes())
+    return copy / "metadata.db"
+
+
+async def entries_in(path: Path) -> Mapping[str, Entry]:
+    """All entries of a store that nobody has open."""
+    store = await open_sqlite(path)
+    entries = (await store.get("")).entries
+    await store.close()
+    return entries
 
 
 async def test_sqlite_is_shared_by_two_openers(tmp_path):
