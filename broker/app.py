@@ -290,6 +290,7 @@ class _Broker:
             silent_leaders=self._fetchers.silent_leaders,
             defects=defects,
             clock_statistics=clock.statistics,
+            in_worker=system.in_worker,
         )
         acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)
         self._sources = Sources(

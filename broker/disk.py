@@ -197,6 +197,9 @@ class RealFiles:
     def exists(self, path: PurePath) -> bool:
         return os.path.lexists(path)
 
+    def modified_ms(self, path: PurePath) -> int:
+        return os.lstat(path).st_mtime_ns // 1_000_000
+
     def is_dir(self, path: PurePath) -> bool:
         try:
             kind = os.lstat(path).st_mode

@@ -6,6 +6,7 @@ that needs a worker thread for a part of its work yields that part, as a functio
 """
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
@@ -64,14 +65,36 @@ async def take_turns(computation: Turns[Result]) -> Result:
         await trio.lowlevel.checkpoint()
 
 
-def without_pause(computation: Turns[Result]) -> Result:
-    """Run a computation to its result without letting other tasks run."""
+async def take_steps(
+    computation: Steps[Result], in_worker: Callable[[Callable[[], Any]], Awaitable[Any]]
+) -> Result:
+    """Run a computation in steps to its result; other tasks run where it yields."""
+    resume: Callable[[], Step] = partial(next, computation)
     while True:
         try:
-            next(computation)
+            step = resume()
         except StopIteration as end:
             result: Result = end.value
             return result
+        try:
+            done = await do_step(step, in_worker)
+        except Exception as error:  # of the function in the worker; the computation may expect it
+            resume = partial(computation.throw, error)
+        else:
+            resume = partial(computation.send, done)
+
+
+def without_pause(computation: Steps[Result]) -> Result:
+    """Run a computation to its result without letting other tasks run. What a worker thread would
+    do is done here."""
+    done: Any = None
+    while True:
+        try:
+            step = computation.send(done)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        done = None if step is None else step()
 
 
 def in_turns_if(is_long: bool, computation: Turns[Result]) -> Result | Turns[Result]:

@@ -85,6 +85,7 @@ class ConsumerKeywords(TypedDict, total=False):
     max_partition_fetch_bytes: int
     max_poll_records: int
     check_crcs: bool
+    skip_undecodable_batches: bool
     default_api_timeout_ms: int
     group_id: str
     group_instance_id: str
@@ -116,6 +117,7 @@ ConsumerConfig = TypedDict(
         "max.partition.fetch.bytes": int | str,
         "max.poll.records": int | str,
         "check.crcs": bool | str,
+        "skip.undecodable.batches": bool | str,
         "default.api.timeout.ms": int | str,
         "group.id": str,
         "group.instance.id": str,

@@ -250,6 +250,11 @@ class ConsumerOptions(ClientOptions):
         "Whether the checksum of each batch is compared. Off saves some CPU and may return damaged"
         " records.",
     )
+    skip_undecodable_batches: bool = option(
+        False,
+        "Whether batches are left out that a producer sent and no client can decode, with a warning"
+        " for each. Off: a poll raises CorruptRecords. Damaged bytes are never left out.",
+    )
     default_api_timeout_ms: int = option(
         60_000, "How long a call such as commit or end_offsets waits before it gives up."
     )

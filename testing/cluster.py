@@ -145,6 +145,7 @@ class SimulatedBroker:
 
     async def _run(self, task_status: trio.TaskStatus[object]) -> None:
         PROCESS.set(self.name)
+        self.files.clock_ms = self._wall_ms
         system = System(
             network=self._world.network.host(self.name),
             files=self.files,

@@ -17,14 +17,14 @@ to prevent:
 * `stop_at(count)`: instead of the operation after `count` others, `Stopped` is raised, and a write
   is half done. Then `kill` or `power_off`: so a search can crash at every step.
 
-Chance comes from the given `random.Random`. Only `sync` uses a clock: it takes `sync_s` seconds of
-trio's (virtual) time.
+Chance comes from the given `random.Random`. `sync` takes `sync_s` seconds of trio's (virtual) time.
+`clock_ms` is the wall clock of the times at which files are written.
 """
 
 import errno
 import os
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from pathlib import PurePath
@@ -60,6 +60,7 @@ class Node:
         self.data = bytearray()
         self.durable = bytearray()
         self.same = 0
+        self.modified_ms = 0
 
     def make_durable(self, size: int) -> None:
         """Put `data[:size]` on the disk."""
@@ -191,6 +192,7 @@ class SimulatedFile:
             whole = b"".join(bytes(buffer) for buffer in buffers)
             self._node.data += whole[: self._disk.rng.randint(0, len(whole))]
             raise
+        node.modified_ms = self._disk.clock_ms()
         for buffer in buffers:
             room = self._disk.room()
             node.data += memoryview(buffer)[:room]
@@ -205,6 +207,7 @@ class SimulatedFile:
         assert 0 <= size <= len(node.data), "a log file is never made longer than what was written"
         del node.data[size:]
         node.same = min(node.same, size)
+        node.modified_ms = self._disk.clock_ms()
 
     def is_cached(self, position: int, size: int) -> bool:
         return self._disk.is_warm
@@ -258,6 +261,7 @@ class SimulatedFiles:
         self.descriptors_max: int | None = None
         self.descriptors = 0  # in use
         self.is_warm = True
+        self.clock_ms: Callable[[], int] = lambda: 0
         self.sync_count = 0
         self.life = 0
         self.locks: dict[PurePath, SimulatedLock] = {}
@@ -379,6 +383,9 @@ class SimulatedFiles:
 
     def exists(self, path: PurePath) -> bool:
         return path in self._names
+
+    def modified_ms(self, path: PurePath) -> int:
+        return self._node(path).modified_ms
 
     def is_dir(self, path: PurePath) -> bool:
         return path in self._names and self._names[path] is None

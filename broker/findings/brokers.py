@@ -62,6 +62,12 @@ def of_brokers(
     """Check everything about the brokers themselves. `version_here` is this command's."""
     brokers = list(seen)
     answers = {each.node_id: each.answer for each in brokers if each.answer is not None}
+    machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
+    # First: whatever else is wrong may come of a full disk, or of too few files.
+    for node_id, machine in machines.items():
+        directory = f"broker {node_id}: {machine.data_directory}"
+        yield from of_disk(directory, machine.disk_free_bytes, machine.disk_total_bytes)
+        yield from of_files(f"broker {node_id}", machine.open_files, machine.open_files_max)
     yield from of_addresses(brokers)
     yield from chain.from_iterable(map(of_listener, tried))
     yield from of_fences(brokers)
@@ -70,12 +76,7 @@ def of_brokers(
     yield from of_clock_jumps(answers)
     yield from of_leases(answers)
     yield from of_defects(answers)
-    machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
     yield from of_versions(machines, version_here)
-    for node_id, machine in machines.items():
-        directory = f"broker {node_id}: {machine.data_directory}"
-        yield from of_disk(directory, machine.disk_free_bytes, machine.disk_total_bytes)
-        yield from of_files(f"broker {node_id}", machine.open_files, machine.open_files_max)
 
 
 def of_addresses(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
-"""Findings about consumer groups: committed offsets outside the log.
+"""Findings about consumer groups: committed offsets outside the log, or before what nobody reads.
 
 `group describe` warns of them in the same words. A group beyond the log's end stands where no
-record is, or behind records that it has not read: that is a problem. Below the log's start
-retention may have overtaken it, and a topic may be deleted on purpose: these are notes.
+record is, or behind records that it has not read: that is a problem. So is a batch that no client
+can decode: each member stops in front of it. Below the log's start retention may have overtaken the
+group, and a topic may be deleted on purpose: these are notes.
 """
 
 import shlex
@@ -21,10 +22,11 @@ class OffsetRange(NamedTuple):
 
 
 def warning_of(
-    name: TopicPartition, offset: int, offsets: OffsetRange | None
+    name: TopicPartition, offset: int, offsets: OffsetRange | None, unreadable: str = ""
 ) -> tuple[Level, str] | None:
-    """Return how bad a committed offset is, and why; None if it lies in the log. `offsets` is None
-    for a partition that is missing or has no leader."""
+    """Return how bad a committed offset is, and why; None if it lies in the log, and a record can
+    be read there. `offsets` is None for a partition that is missing or has no leader; `unreadable`
+    is a consumer's error at that offset."""
     if offsets is None:
         return Level.NOTE, f"{name} is gone, or nobody leads it"
     if offset < offsets.log_start:
@@ -37,6 +39,10 @@ def warning_of(
             f"{name}: the group is at {offset}, and the log ends at {offsets.end}:"
             " records were lost, or the topic was made anew (see `group seek`)"
         )
+    if unreadable:
+        return Level.PROBLEM, (
+            f"the group cannot get past {name} at offset {offset}, whoever reads: {unreadable}"
+        )
     return None
 
 
@@ -44,9 +50,10 @@ def of_groups(
     committed: Mapping[str, Mapping[TopicPartition, int]],
     ranges: Mapping[TopicPartition, OffsetRange],
     silent: Mapping[int, str],
+    unreadable: Mapping[tuple[TopicPartition, int], str],
 ) -> Iterator[Finding]:
-    """Report the groups whose committed offsets lie outside the log, and brokers that do not say
-    which groups they keep, with the reason."""
+    """Report the groups whose committed offsets lie outside the log, or where nothing can be read,
+    and brokers that do not say which groups they keep, with the reason."""
     for node_id, reason in sorted(silent.items()):
         yield Finding(
             Level.NOTE,  # what keeps it from answering is a problem of its own
@@ -56,13 +63,19 @@ def of_groups(
     is_well = True
     for group, offsets in sorted(committed.items()):
         for name, offset in sorted(offsets.items()):
-            if found := warning_of(name, offset, ranges.get(name)):
+            reason = unreadable.get((name, offset), "")
+            if found := warning_of(name, offset, ranges.get(name), reason):
                 is_well = False
                 level, text = found
                 quoted = shlex.quote(group)
+                place = f"--topic {name.topic}:{name.partition}"
                 advice = f"see `minibroker group describe {quoted}`"
-                if level is Level.PROBLEM:
-                    place = f"--topic {name.topic}:{name.partition}"
+                if level is Level.PROBLEM and reason:
+                    advice = (
+                        "stop the group's members, then `minibroker group seek"
+                        f" {quoted} {place} --to-offset N` goes on behind it, at the offset named"
+                    )
+                elif level is Level.PROBLEM:
                     advice += f"; `minibroker group seek {quoted} {place} --to-latest` goes on"
                     advice += " with what comes, --to-earliest reads all again"
                 yield Finding(level, f"group {group}: {text}", advice)

@@ -161,9 +161,12 @@ def of_disk(directory: str, free_bytes: int, total_bytes: int) -> Iterator[Findi
         return
     percent = 100 * free_bytes / total_bytes
     text = f"{directory} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
-    advice = "give it room, or lower log.retention.bytes or log.retention.ms"
+    advice = (
+        "give it room, or have records deleted: `minibroker topic delete TOPIC`, `minibroker topic"
+        " trim TOPIC PARTITION OFFSET`, `minibroker topic alter TOPIC --config retention.ms=MS`"
+    )
     if percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
-        yield Finding(Level.PROBLEM, text, f"{advice}: a broker on a full disk takes no records")
+        yield Finding(Level.PROBLEM, text, f"{advice}; a broker on a full disk takes no records")
     elif percent < FREE_PERCENT_LOW:
         yield Finding(Level.NOTE, text, advice)
     else:
@@ -178,7 +181,7 @@ def of_files(who: str, used: int, limit: int) -> Iterator[Finding]:
     advice = "raise the limit: ulimit -n, LimitNOFILE= of systemd, ulimits: of a compose file"
     text = f"{who} may open {limit} files" + (f", and has {used} open" if used >= 0 else "")
     if 100 * used > FILES_PERCENT_MAX * limit:
-        full = "; at the limit connections wait, and no log is made"
+        full = "; at the limit connections wait, and no log or segment is made"
         yield Finding(Level.PROBLEM, text, advice + full)
     elif limit < FILES_LOW:
         yield Finding(Level.NOTE, text, advice)

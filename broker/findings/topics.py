@@ -5,15 +5,17 @@ is a note, because somebody may have chosen it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from minibroker.broker.findings import Finding, Level, counted, listed
 from minibroker.broker.findings.partitions import awaited, health_of, needed_in_sync
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Config
+    from minibroker.protocol.messages.brokers import FarStampedTopic
     from minibroker.protocol.messages.metadata import TopicMetadata
 
+DAY_MS: Final = 86_400_000
 Configs = Mapping[str, Mapping[str, str]]  # by topic, by property: the effective settings
 
 
@@ -93,6 +95,39 @@ def of_partitions(topics: "Iterable[TopicMetadata]", configs: Configs) -> Iterat
         )
     if not (leaderless or refusing or lagging):
         yield Finding(Level.OK, f"{counted(count, 'partition')}: all replicas are in sync")
+
+
+def of_timestamps(
+    stamped: "Iterable[FarStampedTopic]", configs: Configs, now_ms: int
+) -> Iterator[Finding]:
+    """Report the topics whose records are stamped far from the clock of the broker that took them.
+    `now_ms` is a wall clock, for how far that is."""
+    latest: dict[str, FarStampedTopic] = {}
+    for each in sorted(stamped, key=lambda one: -one.age_ms):
+        if each.topic in configs:  # it may be deleted since
+            latest[each.topic] = each
+    for topic, each in sorted(latest.items()):
+        ahead_ms = each.timestamp - (now_ms - each.age_ms)
+        days = f"{abs(ahead_ms) / DAY_MS:,.0f} days"
+        retention_ms = int(configs[topic]["retention.ms"])
+        if ahead_ms > 0:
+            meaning = f"{days} ahead of the broker's clock: retention keeps them until then"
+            name = "after"
+        elif 0 <= retention_ms < -ahead_ms:
+            meaning = (
+                f"{days} behind the broker's clock: retention deletes them at its next check,"
+                f" since retention.ms is {retention_ms}"
+            )
+            name = "before"
+        else:
+            meaning, name = f"{days} behind the broker's clock", "before"
+        yield Finding(
+            Level.NOTE,
+            f"topic {topic}: records of {each.count:,} requests are stamped far from now, the last"
+            f" {each.timestamp} ms, {meaning}",
+            "nothing, if that is old data; else see whether its producers stamp in milliseconds"
+            f" since 1970: message.timestamp.{name}.max.ms of the topic refuses other records",
+        )
 
 
 def of_defaults(config: "Config") -> Iterator[Finding]:

@@ -47,12 +47,22 @@ def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
 def _check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
     """Refuse negative timestamps and those outside the window, bounds included; no timestamp is
     always inside."""
-    age_min_ms, age_max_ms = -limits.timestamp_after_max_ms, limits.timestamp_before_max_ms
     for time in (header.base_timestamp, header.max_timestamp):
         if time < NO_TIMESTAMP:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is negative")
-        if time != NO_TIMESTAMP and not age_min_ms <= now_ms - time <= age_max_ms:
-            raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is too far from {now_ms}")
+        if time == NO_TIMESTAMP:
+            continue
+        if time - now_ms > limits.timestamp_after_max_ms:
+            name, side, most = "after", "ahead of", limits.timestamp_after_max_ms
+        elif now_ms - time > limits.timestamp_before_max_ms:
+            name, side, most = "before", "behind", limits.timestamp_before_max_ms
+        else:
+            continue
+        raise Refused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {time} is {abs(time - now_ms)} ms {side} the broker's clock, and"
+            f" message.timestamp.{name}.max.ms is {most}: timestamps are milliseconds since 1970",
+        )
 
 
 class CheckedBatches(NamedTuple):

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.log.files import File
 from minibroker.broker.log.index import RELATIVE_OFFSET_MAX
-from minibroker.broker.log.log_segments import LogSegments
+from minibroker.broker.log.log_segments import LogSegments, is_believable
 from minibroker.broker.log.newest_offsets import NewestOffsets
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.scan import BadBytes
@@ -93,8 +93,8 @@ def find_cleanable(
     for segment, following in pairwise(segments):
         if following.base_offset > high_watermark:
             break
-        newest = segment.max_timestamp
-        if newest != NO_TIMESTAMP and newest > now_ms - limits.compaction_lag_min_ms:
+        newest, lag_ms = segment.max_timestamp, limits.compaction_lag_min_ms
+        if lag_ms and is_believable(newest, limits, now_ms) and newest > now_ms - lag_ms:
             break
         end = following.base_offset
         if end <= first_dirty:

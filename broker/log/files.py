@@ -74,6 +74,9 @@ class Files(Protocol):
     def exists(self, path: PurePath) -> bool:
         """Whether there is a file or directory."""
 
+    def modified_ms(self, path: PurePath) -> int:
+        """Return when a file was last written, by the wall clock (ms since 1970)."""
+
     def is_dir(self, path: PurePath) -> bool:
         """Whether there is a directory. A symbolic link is an OSError (ELOOP)."""
 

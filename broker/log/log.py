@@ -47,6 +47,7 @@ from minibroker.broker.log.log_segments import (
 )
 from minibroker.broker.log.outcomes import (
     DESCRIPTORS_AT_ONCE,
+    DISK_IS_FULL,
     NEW_LOG,
     Appended,
     Damage,
@@ -428,14 +429,22 @@ class Log:
 
     def apply_retention(self, high_watermark: int, now_ms: int) -> int:
         """Delete expired segments, and return how many. Raises OSError, and Refused if no file
-        descriptor is free."""
+        descriptor is free. On a full disk the newest one stays, in whose place there is no room for
+        another."""
         extent = Extent(self.log_start, high_watermark, self.log_end)
         expired = expired_segments(self._segments, self._limits, extent, now_ms)
         count = sum([some.segments for some in expired])
         if count:
             self._require_descriptors()
         if count == len(self._segments):
-            self._roll(now_ms)
+            try:
+                self._roll(now_ms)
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL or count == 1:
+                    raise
+                extent = extent._replace(high_watermark=self._segments.active.base_offset)
+                expired = expired_segments(self._segments, self._limits, extent, now_ms)
+                count = sum([some.segments for some in expired])
         if count:
             first_base = self._segments[count].base_offset
             for some in expired:  # records with a wrong time expire, too

@@ -210,8 +210,10 @@ def expired_segments(
     """Return the segments that are to be deleted, from the oldest on.
 
     Only those that end at or below the high watermark, never an empty active one.
-    Age: the newest record is older than `retention_ms`; a segment without timestamps has no age.
-    Size: the log keeps at least `retention_bytes` without the segment.
+    Age: the newest record is older than `retention_ms`. Where the largest timestamp is none, or
+    one that the log would refuse now, the time counts at which the file was last written: one
+    record with a wrong time keeps no segment for ever, nor those behind it.
+    Size: the log keeps at least `retention_bytes` without the segment. Raises OSError.
     """
     left = segments.size
     found: list[ExpiredSegments] = []
@@ -222,12 +224,8 @@ def expired_segments(
         max_timestamp = segment.max_timestamp
         if end <= extent.log_start:
             reason = "below the log start"
-        elif (
-            limits.retention_ms >= 0
-            and max_timestamp != NO_TIMESTAMP
-            and now_ms - max_timestamp > limits.retention_ms
-        ):
-            reason = f"older than retention.ms={limits.retention_ms}"
+        elif age := _age_beyond(segment, limits, now_ms):
+            reason = age
         elif 0 <= limits.retention_bytes <= left - segment.size:
             reason = f"the log keeps retention.bytes={limits.retention_bytes} without that"
         else:
@@ -242,11 +240,29 @@ def expired_segments(
     return found
 
 
+def _age_beyond(segment: Segment, limits: LogLimits, now_ms: int) -> str:
+    """Say why a segment is too old to be kept; "" if it is not. Raises OSError."""
+    if limits.retention_ms < 0:
+        return ""
+    newest, by_what = segment.max_timestamp, ""
+    if not is_believable(newest, limits, now_ms):
+        what = "it has no timestamps" if newest == NO_TIMESTAMP else "that timestamp is wrong"
+        newest, by_what = segment.modified_ms(), f" since its last append ({what})"
+    is_old = now_ms - newest > limits.retention_ms
+    return f"older than retention.ms={limits.retention_ms}{by_what}" if is_old else ""
+
+
+def is_believable(timestamp: int, limits: LogLimits, now_ms: int) -> bool:
+    """Whether a timestamp is one, and no further ahead of the wall clock than the log allows."""
+    return 0 <= timestamp <= now_ms + limits.timestamp_after_max_ms
+
+
 def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
     """Whether a batch must not go into this segment; into an empty one it always may.
 
-    Age is the span between the first batch's time and this one's; without timestamps, the time
-    (wall clock, ms) since the segment was made or opened.
+    Age is the span between the first batch's time and this one's. Where one of them is no
+    timestamp, or one that the log would refuse now, it is the time (wall clock, ms) since the
+    segment was made or opened.
     """
     size = segment.size
     if size == 0:
@@ -254,8 +270,9 @@ def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: 
     last_offset = header.base_offset + header.last_offset_delta
     if not segment.has_room_for(last_offset, limits.index_bytes_max):
         return True
-    if header.max_timestamp >= 0 and segment.first_timestamp >= 0:
-        age_ms = header.max_timestamp - segment.first_timestamp
+    newest, first = header.max_timestamp, segment.first_timestamp
+    if is_believable(newest, limits, now_ms) and is_believable(first, limits, now_ms):
+        age_ms = newest - first
     else:
         age_ms = now_ms - segment.created_ms
     return size + header.size > limits.segment_bytes or age_ms > limits.segment_ms - (

@@ -227,6 +227,10 @@ class Segment:
             found = place
         return (found, end) if found.position == 0 else None
 
+    def modified_ms(self) -> int:
+        """Return when batches were last written or cut, by the wall clock (ms). Raises OSError."""
+        return self._files.modified_ms(self.path)
+
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return position and header of the batch that holds `offset`; None beyond the last batch.
 

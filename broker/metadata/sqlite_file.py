@@ -5,11 +5,19 @@ with fetchall, and ends with the block: none is left open. A writer waits a seco
 it does not get it, the holder was probably stopped inside a write. That harms no data, but no
 process can write, and only an operator can change it. So the error names the process.
 
+A store keeps disk space in reserve, which the logs on the same disk cannot take. What makes room on
+a full disk (deleting a topic, other settings) is written here first, and so are the leases that
+keep a broker in the cluster. The write-ahead log gets its whole size at once, and is copied into
+the database long before it is full; it then begins again at its start. The database has free pages.
+A disk that is full at the start gives none.
+
 The process is found in /proc/locks and not with F_GETLK, which needs the lock's file open: when a
 process closes any descriptor of a file, POSIX drops all its locks on that file, SQLite's too.
 """
 
+import errno
 import fcntl
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -21,8 +29,13 @@ from minibroker.broker.metadata.sqlite_locks import write_locks
 from minibroker.broker.metadata.store import StoreError, StoreFull, StoreUnavailable
 from minibroker.broker.private_files import create_private_file, make_private_dir
 
+logger = logging.getLogger(__name__)
 WRITE_LOCK_WAIT_S: Final = 1.0
 WRITE_LOCK_BYTE: Final = 120  # in the file `-shm`; part of SQLite's file format
+
+CHECKPOINT_PAGES: Final = 400  # in the write-ahead log, after which it is copied: 1.6 MB
+LOG_BYTES: Final = 3 << 20  # that, and a large transaction
+RESERVE: Final = "reserve"  # the table that makes free pages
 
 # Nothing was written, and another try may succeed.
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -36,6 +49,7 @@ class Format(NamedTuple):
     version: int
     schema: tuple[str, ...]
     synchronous: str
+    reserve_bytes: int = 0  # free pages of a database that may grow
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -85,6 +99,10 @@ def _prepare(connection: sqlite3.Connection, path: PurePath, form: Format) -> No
     """Check that the file is sound and of this format; create the tables if it is new."""
     with _one_process_at_a_time(path):
         _make_or_recognise(connection, path, form)
+        try:
+            _reserve(connection, path, form)
+        except StoreFull:
+            logger.warning("%s: the disk is full, so no space is kept in reserve", path)
     with errors(path):
         verdict = pragma(connection, "quick_check(1)")
     if verdict != "ok":
@@ -110,6 +128,44 @@ def _make_or_recognise(connection: sqlite3.Connection, path: PurePath, form: For
         with transaction(connection, path, "BEGIN IMMEDIATE"):
             for statement in form.statements:
                 connection.execute(statement)
+
+
+def _reserve(connection: sqlite3.Connection, path: PurePath, form: Format) -> None:
+    """Take disk space for later writes. Raises `StoreFull` if there is too little."""
+    with errors(path):
+        pragma(connection, f"wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        free = int(str(pragma(connection, "freelist_count")))
+        free_bytes = free * int(str(pragma(connection, "page_size")))
+    if 2 * free_bytes < form.reserve_bytes:
+        with transaction(connection, path, "BEGIN IMMEDIATE"):
+            connection.execute(f"DROP TABLE IF EXISTS {RESERVE}")
+            table = f"CREATE TABLE {RESERVE} AS SELECT zeroblob({form.reserve_bytes})"
+            connection.execute(table)
+        with errors(path):
+            pragma(connection, "wal_checkpoint(PASSIVE)")  # until then it is only in the log
+        with transaction(connection, path, "BEGIN IMMEDIATE"):
+            connection.execute(f"DROP TABLE {RESERVE}")
+    # The log's file has no locks (those are on -shm), so closing a descriptor of it drops none.
+    log_path = Path(f"{path}-wal")
+    if hasattr(os, "posix_fallocate") and log_path.stat().st_size < LOG_BYTES:
+        with transaction(connection, path, "BEGIN IMMEDIATE"):  # nobody writes to the log
+            _extend(log_path)
+
+
+def _extend(log_path: Path) -> None:
+    """Give the write-ahead log its whole size. What is behind its last valid frame is ignored."""
+    descriptor = os.open(log_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(descriptor).st_size
+        os.posix_fallocate(descriptor, size, max(1, LOG_BYTES - size))
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            return  # this file system has no such call: the log grows as it is written
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(f"cannot use the metadata store {log_path}: {error}") from error
+        raise StoreFull(f"the metadata store {log_path}: the disk is full: make room") from error
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ FORMAT: Final = Format(
         " deadline REAL NOT NULL)",
     ),
     synchronous="NORMAL",
+    reserve_bytes=1 << 16,
 )
 # No id is used twice, even if a power cut loses the row and keeps the entries.
 GRANT: Final = "INSERT INTO leases VALUES (random() & 0x7fffffffffffffff, ?, ?, ?) RETURNING id"

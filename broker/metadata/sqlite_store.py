@@ -277,4 +277,5 @@ FORMAT: Final = Format(
         "INSERT INTO store VALUES (0)",
     ),
     synchronous="FULL",
+    reserve_bytes=1 << 20,
 )

@@ -113,7 +113,7 @@ class Topics:
     log_message_timestamp_after_max_ms: int = setting(
         "log.message.timestamp.after.max.ms",
         Kind.INT,
-        LONG_MAX,
+        HOUR_MS,
         "How far ahead of the broker's clock a producer's time may be.",
         unit="ms",
         topic_name="message.timestamp.after.max.ms",

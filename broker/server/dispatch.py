@@ -5,9 +5,10 @@ returns one of:
 
 * the response;
 * a `Parked` response that is not ready yet. A response over many items may be a generator there;
-* a generator, for a request over many items: it pauses, and returns one of the above. The session
-  runs it to its end before it handles the next request of the connection. Requests of others are
-  handled while it pauses, so it checks again after a pause what they may have changed;
+* a generator, for a request over many items: it pauses, or yields a function for a worker thread,
+  and returns one of the above. The session runs it to its end before it handles the next request of
+  the connection. Requests of others are handled while it pauses, so it checks again after a pause
+  what they may have changed;
 * None if the protocol has no response (PRODUCE with acks=0).
 
 The table also says for each handler whether an unexpected exception in it may have left state half
@@ -38,12 +39,12 @@ from minibroker.broker.server.handlers import (
     versions,
 )
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import Turns
+from minibroker.broker.turns import Steps, Turns
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.produce import ProduceRequest
 
-HandlerResult: TypeAlias = object | Parked[Any] | Turns[Any] | None
+HandlerResult: TypeAlias = object | Parked[Any] | Turns[Any] | Steps[Any] | None
 Handle: TypeAlias = Callable[[Services, Any, float], HandlerResult]
 # Serves one request of a peer (host:port); the last argument is `now`.
 Dispatch: TypeAlias = Callable[[Services, RequestEnvelope, str, float], HandlerResult]

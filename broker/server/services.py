@@ -3,9 +3,11 @@ it. It owns no state.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
@@ -20,6 +22,7 @@ from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.connected_clients import ConnectedClients
+from minibroker.broker.server.far_stamps import FarStamps
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.offset_lookups import OffsetLookups
 from minibroker.broker.server.refusals import Refusals
@@ -31,6 +34,7 @@ from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCod
 from minibroker.protocol.types import TopicPartition
 
 Answer = TypeVar("Answer")
+InWorker: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class HangUp(Exception):
@@ -44,12 +48,16 @@ class HangUp(Exception):
         self.level = level
 
 
+async def _here(function: Callable[[], Any]) -> Any:
+    return function()
+
+
 @dataclass(slots=True)
 class Services:
     """See the head of this module. `wall_ms` is the wall clock in milliseconds.
 
     `listener` is the name of the listener that received the request. Each listener has a copy of
-    this object.
+    this object. `in_worker` runs what would hold up the loop in a thread; without one it runs here.
     """
 
     config: Config
@@ -70,6 +78,16 @@ class Services:
     defects: Defects = field(default_factory=Defects)
     offset_lookups: OffsetLookups = field(default_factory=OffsetLookups)
     refusals: Refusals = field(default_factory=Refusals)
+    far_stamps: FarStamps = field(default_factory=FarStamps)
+    in_worker: InWorker = _here
+    unpacking: trio.Lock = field(default_factory=trio.Lock)
+
+    async def unpack_in_worker(self, function: Callable[[], Answer]) -> Answer:
+        """Run a step of a handler in a worker thread. One runs at a time, so that one large batch
+        is held unpacked at most, however many connections send such batches."""
+        async with self.unpacking:
+            done: Answer = await self.in_worker(function)
+            return done
 
     @property
     def image(self) -> ClusterImage:

@@ -52,7 +52,7 @@ from minibroker.broker.server.wires import (
     Wire,
     wire_of,
 )
-from minibroker.broker.turns import take_turns
+from minibroker.broker.turns import take_steps, take_turns
 from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError, TooManyElements
@@ -271,8 +271,8 @@ class Session:
 
     async def _complete(self, reply: _Reply) -> _Reply:
         """Run the generator that a handler returned to its result, a response or a `Parked`."""
-        turns: Any = reply.outcome
-        outcome = await take_turns(turns)
+        steps: Any = reply.outcome
+        outcome = await take_steps(steps, self._services.unpack_in_worker)
         if isinstance(outcome, Parked):
             self._count_parked(reply.kind, 1)
             return reply._replace(outcome=outcome)

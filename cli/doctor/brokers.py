@@ -16,6 +16,7 @@ from minibroker.cli.terminal import opened_admin
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.groups import OffsetRange
+    from minibroker.cli.group.unreadable import Place
     from minibroker.client.admin import ClusterDescription
     from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.metadata import TopicMetadata
@@ -89,16 +90,18 @@ def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
 class GroupsSeen:
     """The committed offsets of all groups, and the ranges of their partitions: those that are
     missing or have no leader are left out. `silent` are the brokers that do not say which groups
-    they keep, with the reason."""
+    they keep, with the reason; `unreadable` why nothing can be read at some of the offsets."""
 
     committed: "Mapping[str, Mapping[TopicPartition, int]]"
     ranges: "Mapping[TopicPartition, OffsetRange]"
     silent: Mapping[int, str]
+    unreadable: "Mapping[Place, str]"
 
 
 def inspect_groups(bootstrap: str, timeout_s: float) -> GroupsSeen:
     """Ask for the committed offsets of all groups. Raises `Admin`'s errors."""
-    from minibroker.cli.group.lag import offset_ranges
+    from minibroker.cli.group.lag import offset_ranges, places_behind
+    from minibroker.cli.group.unreadable import unreadable_places
 
     with opened_admin(bootstrap, timeout_s) as admin:
         report = admin.list_groups()
@@ -109,7 +112,10 @@ def inspect_groups(bootstrap: str, timeout_s: float) -> GroupsSeen:
             for each in report.groups
         }
         names = {name for offsets in committed.values() for name in offsets}
-        return GroupsSeen(committed, offset_ranges(admin, names), report.silent)
+        ranges = offset_ranges(admin, names)
+    places = {place for each in committed.values() for place in places_behind(each, ranges)}
+    unreadable = unreadable_places(bootstrap, places, timeout_s)
+    return GroupsSeen(committed, ranges, report.silent, unreadable)
 
 
 def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ finding means; `brokers` and `local` collect the data, and this module joins the
 """
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,7 +82,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
     from minibroker import __version__
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
-    from minibroker.broker.findings.topics import of_refused_topics, of_topics
+    from minibroker.broker.findings.topics import of_refused_topics, of_timestamps, of_topics
     from minibroker.cli.doctor.brokers import ask_bootstrap, inspect_cluster
     from minibroker.client.errors import ClientError
     from minibroker.client.net.servers import parse_servers
@@ -104,6 +105,13 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
         yield from of_brokers(cluster.seen, cluster.tried, __version__)
         live = [each.node_id for each in cluster.seen]
         yield from of_topics(cluster.topics, cluster.configs, live)
+        stamped = [
+            stamp
+            for each in cluster.seen
+            if each.answer is not None
+            for stamp in each.answer.far_stamped
+        ]
+        yield from of_timestamps(stamped, cluster.configs, int(time.time() * 1000))
         if cluster.refused is not None:
             yield from of_refused_topics(cluster.refused)
         yield from _of_groups(bootstrap, timeout_s)
@@ -124,7 +132,7 @@ def _of_groups(bootstrap: str, timeout_s: float) -> "Iterator[Finding]":
         text = f"no broker tells what groups have committed: {error}"
         yield Finding(Level.PROBLEM, text, "see `minibroker group list`, and the findings above")
     else:
-        yield from of_groups(seen.committed, seen.ranges, seen.silent)
+        yield from of_groups(seen.committed, seen.ranges, seen.silent, seen.unreadable)
 
 
 def _with_own_ids(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":

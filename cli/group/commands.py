@@ -158,8 +158,10 @@ def describe(
         described = (
             admin.describe_groups(*named) if report is None else _describe_all(admin, report)
         )
-        show = _show_members if members else _show_state if state else _show_offsets
-        show(admin, described, output)
+        if members or state:
+            (_show_members if members else _show_state)(admin, described, output)
+        else:
+            _show_offsets(admin, described, output, bootstrap, timeout_s)
     if report is not None:
         report_missing(report)
 
@@ -181,9 +183,21 @@ def _describe_all(admin: "Admin", report: "GroupsReport") -> "list[GroupDescript
 
 
 def _show_offsets(
-    admin: "Admin", described: "Sequence[GroupDescription]", output: OutputFormat
+    admin: "Admin",
+    described: "Sequence[GroupDescription]",
+    output: OutputFormat,
+    bootstrap: str,
+    timeout_s: float,
 ) -> None:
-    from minibroker.cli.group.lag import HEADS, Row, offset_ranges, rows_of, warnings_of
+    from minibroker.cli.group.lag import (
+        HEADS,
+        Row,
+        offset_ranges,
+        places_behind,
+        rows_of,
+        warnings_of,
+    )
+    from minibroker.cli.group.unreadable import unreadable_places
 
     rows: list[Row] = []
     for group in described:
@@ -195,7 +209,10 @@ def _show_offsets(
         lag = sum(row.lag or 0 for row in found)
         count = counted(len(group.members), "member")
         note(f"group {printable(group.group_id)} is {group.state}, has {count}, a lag of {lag:,}")
-        for warning in warnings_of(committed, ranges):
+        offsets = {name: each.offset for name, each in committed.items()}
+        places = places_behind(offsets, ranges)
+        unreadable = unreadable_places(bootstrap, places, timeout_s)
+        for warning in warnings_of(committed, ranges, unreadable):
             note(f"WARNING: {warning}")
     _print_rows(HEADS, rows, [row._asdict() for row in rows], output)
 

@@ -6,7 +6,8 @@ means unknown: never committed, a topic that no longer exists, a partition witho
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minibroker.broker.findings.groups import OffsetRange, warning_of
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, ErrorCode
@@ -14,10 +15,12 @@ from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
+    from minibroker.cli.group.unreadable import Place
     from minibroker.client import GroupDescription, OffsetAndMetadata
     from minibroker.client.blocking import Admin
     from minibroker.client.groups.admin import GroupMemberDescription
 
+NOTHING: Final[Mapping["Place", str]] = MappingProxyType({})
 HEADS = (
     "GROUP",
     "TOPIC",
@@ -72,11 +75,21 @@ def rows_of(
 def warnings_of(
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ranges: Mapping[TopicPartition, OffsetRange],
+    unreadable: "Mapping[Place, str]" = NOTHING,
 ) -> Iterator[str]:
-    """Yield a warning for each wrong offset."""
+    """Yield a warning for each wrong offset, and each at which nothing can be read."""
     for name, (offset, *_) in sorted(committed.items()):
-        if found := warning_of(name, offset, ranges.get(name)):
+        if found := warning_of(name, offset, ranges.get(name), unreadable.get((name, offset), "")):
             yield found[1]
+
+
+def places_behind(
+    committed: Mapping[TopicPartition, int], ranges: Mapping[TopicPartition, OffsetRange]
+) -> "Iterator[Place]":
+    """Yield the committed offsets at which there is a record."""
+    for name, offset in committed.items():
+        if name in ranges and ranges[name].log_start <= offset < ranges[name].end:
+            yield name, offset
 
 
 def offset_ranges(

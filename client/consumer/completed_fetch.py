@@ -19,6 +19,7 @@ from minibroker.protocol.records.batch import (
     read_header,
 )
 from minibroker.protocol.records.columns import Headers, decode_columns
+from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import TopicPartition
 
 
@@ -82,11 +83,18 @@ def valid_batches(records: memoryview, offset: int, end: int) -> ValidBatches:
 
 class UndecodableBatch(InvalidBatch):
     """A batch whose checksum is right, and whose records cannot be decoded: so it was sent. The
-    records behind it begin at `next_offset`."""
+    message names its producer, as far as the batch does; the records behind it begin at
+    `next_offset`."""
 
-    def __init__(self, error: InvalidBatch, next_offset: int) -> None:
-        super().__init__(error.code, error.message)
-        self.next_offset = next_offset
+    def __init__(self, error: InvalidBatch, header: BatchHeader) -> None:
+        who = f"producer id {header.producer_id}" if header.has_producer else "no producer id"
+        codec = dict(enumerate(CODEC_NAMES)).get(header.compression, "unknown")
+        super().__init__(
+            error.code,
+            f"{error.message} (a batch of {header.size} bytes, {who}, compression {codec},"
+            f" timestamp {header.max_timestamp})",
+        )
+        self.next_offset = header.next_offset
 
 
 class CompletedFetch:
@@ -126,6 +134,12 @@ class CompletedFetch:
         is_last = self._cursor == len(self._records)
         self.next_offset = self._batch_end if is_last else taken[-1].offset + 1
         return taken
+
+    def skip_batch(self) -> None:
+        """Leave out the batch that `read` has raised `UndecodableBatch` for."""
+        header = read_header(self._data, self._at)
+        self._at += header.size
+        self.next_offset = header.next_offset
 
     def give_back(self, records: list[ConsumerRecord]) -> None:
         """Make `records`, which were taken last, the next ones to be taken."""
@@ -173,7 +187,7 @@ class CompletedFetch:
             columns = decode_columns(batch, header)
         except InvalidBatch as error:
             if self._check_crcs or has_valid_crc(batch, header):
-                raise UndecodableBatch(error, header.next_offset) from None
+                raise UndecodableBatch(error, header) from None
             raise
         # One tuple at a time in C: a third of the time of calling the class for each record.
         rows = zip(*map(repeat, self._name), *columns, strict=False)

@@ -77,8 +77,8 @@ DAMAGED: Final = (
     " docs/operations.md (CorruptRecords) has how to get them back"
 )
 UNDECODABLE: Final = (
-    "the checksum is right, so a producer sent it like this, and no client can read it:"
-    " seek to offset {} to go on behind it"
+    "the checksum is right, so a producer sent it like this, and no client can read it: seek to"
+    " offset {} to go on behind it, or set skip.undecodable.batches"
 )
 RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
 
@@ -181,9 +181,7 @@ class Positions:
             if is_ready and (records := self._read_from(assigned, count - len(taken))):
                 taken += records
                 assigned.last_taken_at = now
-                if not assigned.is_in_progress:
-                    assigned.is_in_progress = True
-                    self.recently_delivered.append(assigned)
+                self._mark_delivered(assigned)
             else:
                 self._turns.popleft()
         if not taken:
@@ -446,7 +444,7 @@ class Positions:
         """Return records of the oldest completed fetch; none, and drop it, if it has no more."""
         fetch = assigned.fetches[0]
         try:
-            records = fetch.read(count)
+            records = self._read_decodable(assigned, fetch, count)
         except InvalidBatch as error:
             # The fetch offset, too: an answer in flight is for a later offset.
             assigned.position = assigned.fetch_offset = fetch.next_offset
@@ -463,6 +461,29 @@ class Positions:
             if assigned.is_out_of_range and not assigned.fetches:
                 self._reset_out_of_range(assigned)
         return records
+
+    def _read_decodable(
+        self, assigned: AssignedPartition, fetch: CompletedFetch, count: int
+    ) -> list[ConsumerRecord]:
+        """Return what `fetch.read` returns; with `skip.undecodable.batches` without the batches
+        that a producer sent and no client can decode."""
+        while True:
+            try:
+                return fetch.read(count)
+            except UndecodableBatch as error:
+                if not self._options.skip_undecodable_batches:
+                    raise
+                first, behind = fetch.next_offset, error.next_offset
+                text = "%s: offsets %d to %d are skipped (skip.undecodable.batches): %s"
+                log.warning(text, assigned.name, first, behind - 1, error.message)
+                fetch.skip_batch()
+                self.on_jump(assigned.name, behind)
+                self._mark_delivered(assigned)
+
+    def _mark_delivered(self, assigned: AssignedPartition) -> None:
+        if not assigned.is_in_progress:
+            assigned.is_in_progress = True
+            self.recently_delivered.append(assigned)
 
     def _reset_out_of_range(self, assigned: AssignedPartition) -> None:
         """Handle that all fetched records are returned, and the log has nothing at the next

@@ -6,7 +6,7 @@ controller and removes a broker that will not come back.
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_TIMESTAMP
 from minibroker.protocol.messages import Request
 from minibroker.protocol.types import NamedEndpoint
 
@@ -60,6 +60,17 @@ class DefectCount:
 
 
 @dataclass(frozen=True, slots=True)
+class FarStampedTopic:
+    """A topic that got `count` batches, since the broker's start, whose timestamps are more than a
+    day from its clock. The last one has `timestamp` (ms), and was appended `age_ms` ago."""
+
+    topic: str
+    timestamp: int = NO_TIMESTAMP
+    age_ms: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeBrokerResponse:
     """A broker, ready unless there are `reasons`: texts for the operator.
 
@@ -71,7 +82,8 @@ class DescribeBrokerResponse:
     counted as "others". `defects` are the kinds of unexpected exceptions that requests met.
     If the wall clock has jumped lately, `clock_jump_ms` says by how much (negative: back), and
     nothing expires because of that for `clock_settles_in_ms`. `is_controller`: the broker is the
-    controller, under a lease that cannot have ended yet.
+    controller, under a lease that cannot have ended yet. `far_stamped` are at most 64
+    topics.
     """
 
     node_id: int = NO_NODE
@@ -91,6 +103,7 @@ class DescribeBrokerResponse:
     clock_jump_ms: int = 0
     clock_settles_in_ms: int = 0
     is_controller: bool = False
+    far_stamped: tuple[FarStampedTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A batch is immutable except for a few header fields. The CRC does not cover base offset and leader
 epoch, so a leader writes them in place (`stamp`) and changes nothing else. A leader that sets the
-append time and a client that renumbers its batches write more, and recompute the CRC. This module
+append time, or corrects the largest timestamp, and a client that renumbers its batches write more,
+and recompute the CRC. This module
 does not read the records: a broker stores the bytes that it received.
 
 `BatchHeader` lists the fields, `_HEADER` has their sizes.
@@ -157,6 +158,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
 
 
+def read_max_timestamp(batch: Buffer) -> int:
+    """Return the largest timestamp in the header of a whole batch (ms since the epoch)."""
+    (timestamp,) = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)
+    return int(timestamp)
+
+
 def _compute_crc(batch: Buffer, size: int) -> int:
     return crc32c(memoryview(batch)[_ATTRIBUTES_AT:size])
 
@@ -274,12 +281,17 @@ def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> 
     _LEADER_EPOCH.pack_into(view, _LEADER_EPOCH_AT, leader_epoch)
 
 
+def stamp_max_timestamp(view: bytearray | memoryview, time_ms: int) -> None:
+    """Set the largest timestamp (ms since the epoch) of one batch; recompute the CRC."""
+    _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, time_ms)
+    _CRC.pack_into(view, _CRC_AT, _compute_crc(view, len(view)))
+
+
 def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     """Set the append time (ms since the epoch) for all records of one batch; recompute the CRC."""
     (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(view, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
-    _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
-    _CRC.pack_into(view, _CRC_AT, _compute_crc(view, len(view)))
+    stamp_max_timestamp(view, now_ms)
 
 
 def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:

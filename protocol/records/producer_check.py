@@ -9,15 +9,22 @@ always has: its first bytes are then known, and its length leads exactly to the 
 check walks from length to length.
 
 That finds what faulty clients were seen to send. Nonsense inside a record in the middle is not
-found. Neither is what is beyond the `Budget` of a request, which bounds the time that it takes.
+found. Neither is what is beyond the `Budget` of a turn, which bounds the time that it takes: the
+caller asks again in another turn, and has a batch that is larger than a whole budget examined by a
+worker (`examine_large`).
+
+The header's largest timestamp is compared in the same way. If the last record has it, and the first
+is not later, it counts as the batch's. Otherwise the walk computes it: some clients leave it at -1
+or 0, and retention and look-ups by time go by it.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
 from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader
 from minibroker.protocol.records.compression import (
     NONE,
+    UNPACKED_BYTES_MAX,
     CorruptBlock,
     TooLargeUnpacked,
     unpack,
@@ -33,15 +40,15 @@ from minibroker.protocol.records.varint import (
 )
 from minibroker.protocol.types import Buffer
 
-UNPACKED_BYTES: Final = 8 * 1024 * 1024  # of one request: some milliseconds
-WALKED_RECORDS: Final = 65_536  # of one request: some milliseconds
+UNPACKED_BYTES: Final = 8 * 1024 * 1024  # in one turn: some milliseconds
+WALKED_RECORDS: Final = 65_536  # in one turn: some milliseconds
 _HEADER_COST: Final = 4  # a header takes as long as that many records of a walk, or longer
 _TAIL_BYTES_MIN: Final = 512
 _GUESSES: Final = 4
 
 
 class Budget:
-    """How much may still be unpacked and walked for one request."""
+    """How much may still be unpacked and walked in one turn of a request."""
 
     __slots__ = ("bytes", "records")
 
@@ -50,54 +57,94 @@ class Budget:
         self.records = records
 
 
-class KeysUnchecked(Exception):
-    """The keys of a batch were not looked at, since the budget was spent; `is_large`: the batch
-    alone takes more than a whole one."""
+class Examined(NamedTuple):
+    """What was found in a batch: why no client can decode its records ("" if nothing is seen), and
+    the largest timestamp of its records (ms), None if that is not known. `is_unpacked` is False if
+    that would have cost more than is left of the budget, so that nothing else is known. `keyless`
+    is the number of the first record without a key, if it was looked for."""
 
-    def __init__(self, is_large: bool) -> None:
-        super().__init__(is_large)
-        self.is_large = is_large
+    flaw: str = ""
+    max_timestamp: int | None = None
+    is_unpacked: bool = True
+    keyless: int | None = None
 
 
-def find_flaw(
+def examine(
     batch: Buffer, header: BatchHeader, budget: Budget, *, needs_keys: bool = False
-) -> str:
-    """Return why no client can decode the records of a batch, "" if nothing is seen. With
-    `needs_keys` a record without a key is a flaw, too; raises KeysUnchecked if that would take more
-    than the budget.
+) -> Examined:
+    """Return what is found in the records of a batch, within the budget. With `needs_keys` a record
+    without a key is looked for.
 
     The header is valid for the batch. The answer is worth nothing if the CRC is wrong.
     """
     body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
+    if needs_keys:
+        if header.record_count > budget.records:
+            return Examined(is_unpacked=False)
+        budget.records -= header.record_count
     if header.compression != NONE:
-        is_whole = budget.bytes == UNPACKED_BYTES
+        if budget.bytes <= 0:
+            return Examined(is_unpacked=False)
         try:
-            if budget.bytes <= 0:
-                raise TooLargeUnpacked
             body = unpack(header.compression, body, budget.bytes)
         except TooLargeUnpacked:
             budget.bytes = 0
-            if needs_keys:
-                raise KeysUnchecked(is_whole) from None
-            return ""
+            return Examined(is_unpacked=False)
         except CorruptBlock as error:
-            return str(error)
+            return Examined(str(error))
         budget.bytes -= len(body)
+    return _examine_unpacked(body, header, budget, needs_keys)
+
+
+def examine_large(batch: Buffer, header: BatchHeader, needs_keys: bool = False) -> Examined:
+    """Do what `examine` does for a batch of any unpacked size. Takes up to some 100 ms, and the
+    memory of the unpacked records: that is for a worker."""
+    body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
     try:
-        if needs_keys and (flaw := _find_keyless(body, header.record_count, budget)):
-            return flaw
-        return _flaw_in(body, header, budget)
+        if header.compression != NONE:
+            body = unpack(header.compression, body, UNPACKED_BYTES_MAX)
+    except CorruptBlock as error:  # or larger than any reader takes
+        return Examined(str(error))
+    return _examine_unpacked(body, header, Budget(), needs_keys)
+
+
+def _examine_unpacked(
+    body: Buffer, header: BatchHeader, budget: Budget, needs_keys: bool
+) -> Examined:
+    try:
+        found = _examine(body, header, budget)
+        if needs_keys and not found.flaw:
+            return found._replace(keyless=_find_keyless(body, header.record_count))
+        return found
     except IndexError:
-        return "the records are cut short"
+        return Examined("the records are cut short")
     except ValueError as error:  # a number too large, a name that is no UTF-8
-        return str(error)
+        return Examined(str(error))
 
 
-def _find_keyless(body: Buffer, count: int, budget: Budget) -> str:
-    """Return which record has no key, in words; "" if all have one."""
-    if count > budget.records:
-        raise KeysUnchecked(count > WALKED_RECORDS)
-    budget.records -= count
+def _examine(body: Buffer, header: BatchHeader, budget: Budget) -> Examined:
+    count, size, base_timestamp = header.record_count, len(body), header.base_timestamp
+    if count * RECORD_BYTES_MIN > size:
+        return Examined(f"{count} records in {size} bytes")
+    end, newest = _read_record(body, 0, 0, base_timestamp, budget)
+    if count > 1:
+        last = -1 if newest > header.max_timestamp else _find_last(body, header, end)
+        if last < 0:
+            if count > budget.records:
+                return Examined()
+            budget.records -= count
+            last, newest_between = _walk_to_last(body, end, count)
+            newest = max(newest, base_timestamp + newest_between)
+            _check_timestamp(newest)
+        end, timestamp = _read_record(body, last, count - 1, base_timestamp, budget)
+        newest = max(newest, timestamp)
+    if end != size:
+        return Examined(f"{size - end} bytes behind the last of {count} records")
+    return Examined(max_timestamp=newest)
+
+
+def _find_keyless(body: Buffer, count: int) -> int | None:
+    """Return the number of the first record without a key; None if all have one."""
     at = 0
     for number in range(count):
         size, at = _read_number(body, at)
@@ -108,40 +155,22 @@ def _find_keyless(body: Buffer, count: int, budget: Budget) -> str:
                 at += 1
             at += 1
         if body[at] & 1:
-            return f"record {number} has no key, which compaction goes by"
+            return number
         if size < 0 or end <= at:
             raise ValueError("a record's length is wrong")
         at = end
-    return ""
-
-
-def _flaw_in(body: Buffer, header: BatchHeader, budget: Budget) -> str:
-    count, size = header.record_count, len(body)
-    if count * RECORD_BYTES_MIN > size:
-        return f"{count} records in {size} bytes"
-    end = _read_record(body, 0, 0, header.base_timestamp, budget)
-    if count > 1:
-        last = _find_last(body, header, end)
-        if last < 0:
-            if count > budget.records:
-                return ""
-            budget.records -= count
-            last = _walk_to_last(body, end, count)
-        end = _read_record(body, last, count - 1, header.base_timestamp, budget)
-    if end != size:
-        return f"{size - end} bytes behind the last of {count} records"
-    return ""
+    return None
 
 
 def _read_record(
     body: Buffer, at: int, expected_delta: int, base_timestamp: int, budget: Budget
-) -> int:
-    """Return the position behind a record. Raises ValueError or IndexError for what is none."""
+) -> tuple[int, int]:
+    """Return the position behind a record, and its timestamp. Raises ValueError or IndexError for
+    what is none."""
     size, at = _read_number(body, at)
     end = at + size
     time, at = decode_varint(body, at + 1, VARLONG_BYTES_MAX) if body[at + 1] else (0, at + 2)
-    if not -INT64_MAX - 1 <= base_timestamp + time <= INT64_MAX:
-        raise ValueError("a timestamp that 64 bits do not hold")
+    _check_timestamp(base_timestamp + time)
     delta, at = _read_number(body, at)
     if delta != expected_delta:
         raise ValueError(f"offset delta {delta} where {expected_delta} belongs")
@@ -156,7 +185,12 @@ def _read_record(
         at += 1
     if at != end or end > len(body):
         raise ValueError("a record's length is wrong")
-    return end
+    return end, base_timestamp + time
+
+
+def _check_timestamp(timestamp: int) -> None:
+    if not -INT64_MAX - 1 <= timestamp <= INT64_MAX:
+        raise ValueError("a timestamp that 64 bits do not hold")
 
 
 def _read_number(body: Buffer, at: int) -> tuple[int, int]:
@@ -214,8 +248,10 @@ def _find_last(body: Buffer, header: BatchHeader, first_size: int) -> int:
     return -1
 
 
-def _walk_to_last(body: Buffer, at: int, count: int) -> int:
-    """Return where the last of `count` records begins, by the lengths; the second is at `at`."""
+def _walk_to_last(body: Buffer, at: int, count: int) -> tuple[int, int]:
+    """Return where the last of `count` records begins, by the lengths, and the largest time of the
+    records before it, as a delta; the second record is at `at`, and its delta counts from 0."""
+    newest = -INT64_MAX
     for _ in range(count - 2):
         start = at
         if (size := body[at]) > 0x7F:
@@ -225,5 +261,11 @@ def _walk_to_last(body: Buffer, at: int, count: int) -> int:
                 at -= 1
         if size & 1:
             raise ValueError("a negative length")
+        if (time := body[at + 2]) > 0x7F:
+            time += (body[at + 3] << 7) - 0x80
+            if time > 0x3FFF:
+                time, _behind = decode_unsigned(body, at + 2, VARLONG_BYTES_MAX)
+        if (delta := time >> 1 ^ -(time & 1)) > newest:
+            newest = delta
         at += 1 + (size >> 1)
-    return at
+    return at, newest

@@ -84,9 +84,10 @@ class LabProducer:
             yield f"{broker} has {sent} already"
         if isinstance(answer, Parked):
             self._parked.append(ParkedProduce(broker, process, produced, answer, not is_stored))
-        elif answer is not None:
+        elif isinstance(answer, ProduceResponse):
             yield self._answered(broker, produced, answer, is_known=not is_stored)
         else:
+            assert answer is None, "these batches are small"
             self.unanswered.append(produced)
 
     def try_waiting(self, now: float, busy: Collection[int]) -> Iterator[str]:

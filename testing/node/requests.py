@@ -20,7 +20,7 @@ import trio
 from minibroker.broker.replication.purgatory import Parked, Purgatory, Watch
 from minibroker.broker.server.dispatch import HandlerResult, dispatch
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.broker.turns import Turns, without_pause
+from minibroker.broker.turns import Steps, without_pause
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.fetch import (
@@ -308,13 +308,13 @@ def _recorded(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResul
 
         return replace(parked, attempt=attempt, expire=lambda: record(parked.expire()))
     if isinstance(outcome, Generator):
-        return _recorded_turns(outcome, record)
+        return _recorded_steps(outcome, record)
     response: object = record(outcome)
     return response
 
 
-def _recorded_turns(turns: Turns[Any], record: Callable[[Any], Any]) -> Turns[Any]:
-    return record((yield from turns))
+def _recorded_steps(steps: Steps[Any], record: Callable[[Any], Any]) -> Steps[Any]:
+    return record((yield from steps))
 
 
 def _dropped(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResult:

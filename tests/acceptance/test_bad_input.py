@@ -42,7 +42,9 @@ class Bystander:
         self._wire = wire
         self.topic = topic
         create_topic(wire, topic)
-        assert produce(wire, topic, encode_batch([(1, None, STORED, [])])).error == ErrorCode.NONE
+        now_ms = int(time.time() * 1000)  # a record of long ago would not stay for long
+        batch = encode_batch([(now_ms, None, STORED, [])])
+        assert produce(wire, topic, batch).error == ErrorCode.NONE
 
     def goes_on(self) -> None:
         """The same connection is answered soon, and what was stored is there, and nothing else."""

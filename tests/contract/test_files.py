@@ -1,6 +1,8 @@
 """One suite for the disk, real and simulated: what the log relies on (`broker.log.files`)."""
 
+import os
 import random
+import time
 from pathlib import PurePath
 
 import pytest
@@ -169,3 +171,27 @@ async def test_a_closed_file_is_not_used(disk):
     file.sync_now()
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.read(0, 1)
+
+
+def test_a_file_has_the_time_of_its_last_write(disk):
+    """An append and a cut set it; opening, reading and renaming do not."""
+    files, root = disk
+    now = [2_000_000_000_000]
+    if isinstance(files, SimulatedFiles):
+        files.clock_ms = lambda: now[0]
+    file = files.open(root / "f", create=True)
+    file.append([b"abc"])
+    first = files.modified_ms(root / "f")
+    if isinstance(files, SimulatedFiles):
+        assert first == now[0]
+    else:
+        assert abs(first - time.time() * 1000) < 60_000
+        os.utime(root / "f", ns=(0, 0))
+    now[0] += 1000
+    before = files.modified_ms(root / "f")
+    files.rename(root / "f", root / "g")
+    assert file.read(0, 3) == b"abc"
+    assert files.modified_ms(root / "g") == before
+    file.truncate(1)
+    assert files.modified_ms(root / "g") > before
+    file.close()

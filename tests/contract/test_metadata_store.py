@@ -3,7 +3,9 @@
 import os
 import random
 import sqlite3
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 import trio
@@ -207,7 +209,53 @@ def test_a_full_disk_of_the_store_is_told(tmp_path):
             pytest.raises(StoreFull, match="the disk is full: make room"),
             sqlite_file.transaction(connection, path, "BEGIN IMMEDIATE"),
         ):
-            connection.execute("CREATE TABLE large AS SELECT zeroblob(1000000)")
+            connection.execute("CREATE TABLE large AS SELECT zeroblob(2000000)")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system has no such call")
+async def test_sqlite_keeps_disk_space_in_reserve(tmp_path):
+    """The logs on the same disk cannot take it: neither file grows while much is written, and a
+    process that is killed leaves files that the next one reads."""
+    path = tmp_path / "metadata.db"
+    store = await open_sqlite(path)
+    lease = await store.grant(60.0)
+
+    def held() -> dict[str, int]:
+        return {each.name: each.stat().st_size for each in sorted(tmp_path.iterdir())}
+
+    before = held()
+    assert before["metadata.db-wal"] == before["metadata.db-leases-wal"] == sqlite_file.LOG_BYTES
+    assert before["metadata.db"] >= FORMAT.reserve_bytes
+    for each in tmp_path.iterdir():
+        assert each.stat().st_blocks * 512 >= before[each.name], "its bytes are on the disk"
+    for number in range(150):
+        await store.transact([], [Put(f"key-{number % 20}", b"%d" % number * 5_000)])
+        for _ in range(6):
+            await store.renew(lease.id)
+    assert held() == before
+    entries = (await store.get("")).entries
+    assert await entries_in(copied(tmp_path, tmp_path / "killed")) == entries
+    await store.close()
+    # The log of a store that was closed in order begins without a frame.
+    with closing(sqlite_file.connect(path, FORMAT)):
+        assert await entries_in(copied(tmp_path, tmp_path / "killed early")) == entries
+
+
+def copied(directory: Path, copy: Path) -> Path:
+    """The store that a process leaves which is killed now."""
+    copy.mkdir()
+    for path in directory.glob("metadata.db*"):
+        if not path.name.endswith("-shm"):
+            (copy / path.name).write_bytes(path.read_bytes())
+    return copy / "metadata.db"
+
+
+async def entries_in(path: Path) -> Mapping[str, Entry]:
+    """All entries of a store that nobody has open."""
+    store = await open_sqlite(path)
+    entries = (await store.get("")).entries
+    await store.close()
+    return entries
 
 
 async def test_sqlite_is_shared_by_two_openers(tmp_path):

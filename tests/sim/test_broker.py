@@ -17,7 +17,8 @@ from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Put
 from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
-from minibroker.protocol.constants import ACKS_ALL, ApiKey, ErrorCode
+from minibroker.protocol.constants import ACKS_ALL, BATCH_HEADER_BYTES, ApiKey, ErrorCode
+from minibroker.protocol.messages.brokers import DescribeBrokerRequest
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata
 from minibroker.protocol.messages.produce import (
@@ -32,7 +33,14 @@ from minibroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     NewTopic,
 )
-from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp, iterate_headers
+from minibroker.protocol.records.batch import (
+    NO_PRODUCER,
+    ProducerStamp,
+    iterate_headers,
+    read_header,
+    write_header,
+)
+from minibroker.protocol.records.compression import UNPACKED_BYTES_MAX, ZSTD, compress
 from minibroker.protocol.records.record import decode_records, encode_batch
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.disk import SimulatedFiles
@@ -55,6 +63,7 @@ class Machine:
     def __init__(self, seed: int = 1, **settings: str) -> None:
         self.rng = random.Random(seed)
         self.files = SimulatedFiles(self.rng)
+        self.files.clock_ms = self._wall_ms
         self.store = MemoryStore()
         self.network = SimulatedNetwork(self.rng)
         self.boot_id = "boot-1"
@@ -65,13 +74,17 @@ class Machine:
         self._scope = trio.CancelScope()
         self._shutdown = trio.Event()
 
+    @staticmethod
+    def _wall_ms() -> int:
+        return 1_700_000_000_000 + int(trio.current_time() * 1000)
+
     @property
     def system(self) -> System:
         return System(
             network=self.network.host("broker"),
             files=self.files,
             store=self.store,
-            wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
+            wall_ms=self._wall_ms,
             boot_id=self.boot_id,
             rng=self.rng,
             in_worker=in_worker,
@@ -163,6 +176,43 @@ async def test_what_was_produced_is_consumed(autojump_clock: trio.testing.MockCl
         assert await consume(channel) == [b"a", b"b", b"c"]
         assert (await produce(channel, b"d")).base_offset == 3
         assert await consume(channel, 2) == [b"c", b"d"]
+
+
+async def test_records_stamped_far_from_now_are_told(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """`doctor` asks for them: the topic, the last such timestamp, and how long ago it came."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        await produce(channel, b"a", b"b")  # of 1970
+        await trio.sleep(5)
+        described = await channel.call(ApiKey.DESCRIBE_BROKER, DescribeBrokerRequest())
+        [told] = described.far_stamped
+        assert (told.topic, told.timestamp, told.count) == ("t", 1, 1)
+        assert 5_000 <= told.age_ms < 6_000
+
+
+async def test_a_bomb_is_refused_and_others_are_served(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A batch that unpacks to more than any client takes is not stored, on a small request, whose
+    records lie in the buffer that connections share."""
+    machine = Machine()
+    bomb = bytearray(encode_batch([(1, None, b"x", ())])[:BATCH_HEADER_BYTES])
+    bomb += compress(ZSTD, bytes(UNPACKED_BYTES_MAX + 1))
+    header = read_header(bomb)._replace(batch_length=len(bomb) - 12, attributes=ZSTD)
+    write_header(bomb, header)
+    async with machine.running(), machine.connect() as channel, machine.connect() as other:
+        await topic(channel)
+        request = ProduceRequest(ACKS_ALL, 5_000, (PartitionProduce("t", 0, bomb),))
+        sent = channel.start(ApiKey.PRODUCE, request)
+        assert (await produce(other, b"meanwhile")).error == ErrorCode.NONE
+        refused = (await sent.wait()).partitions[0]
+        assert refused.error == ErrorCode.INVALID_RECORD
+        assert "unpack to more than" in refused.error_message
+        assert (await produce(channel, b"after")).error == ErrorCode.NONE
+        assert await consume(channel) == [b"meanwhile", b"after"]
 
 
 async def test_a_killed_broker_keeps_what_it_wrote(autojump_clock: trio.testing.MockClock) -> None:

@@ -127,6 +127,7 @@ class Node:
         self.config: Config = load(flags=flags).config
         self.files = files or SimulatedFiles(random.Random(1))
         self.wall_time_ms = 1_000
+        self.files.clock_ms = lambda: self.wall_time_ms
         self.broker_epoch = 1
         self.removed_topics: list[str] = []
         self.damage_count = 0  # how often the controller was to hear of one

@@ -1,8 +1,19 @@
 """Long computations in turns of the loop."""
 
+from collections.abc import Callable
+from functools import partial
+
 import trio
 
-from minibroker.broker.turns import Turn, Turns, at_once, take_turns, without_pause
+from minibroker.broker.turns import (
+    Steps,
+    Turn,
+    Turns,
+    at_once,
+    take_steps,
+    take_turns,
+    without_pause,
+)
 
 
 def counting(count: int, seen: list[str]) -> Turns[int]:
@@ -48,3 +59,27 @@ def test_a_turn_is_over_by_work() -> None:
     assert [turn.is_over() for _ in range(11)] == [False] * 9 + [True, False]
     assert turn.is_over(100)
     assert not turn.is_over(9)
+
+
+async def test_steps_are_done_by_a_worker_or_here() -> None:
+    """A computation gets what the function returns, and is told what it raises."""
+
+    def computation() -> Steps[list[object]]:
+        found: list[object] = [(yield None), (yield lambda: 1)]
+        try:
+            yield partial(int, "x")
+        except ValueError as error:
+            found.append(type(error))
+        found.append((yield lambda: 2))
+        return found
+
+    async def in_worker(function: Callable[[], object]) -> object:
+        await trio.lowlevel.checkpoint()
+        return function()
+
+    assert await take_steps(computation(), in_worker) == [None, 1, ValueError, 2]
+
+    def harmless() -> Steps[list[object]]:
+        return [(yield None), (yield lambda: 1)]
+
+    assert without_pause(harmless()) == [None, 1]

@@ -8,6 +8,7 @@ from minibroker.protocol.messages.brokers import (
     DefectCount,
     DescribeBrokerRequest,
     DescribeBrokerResponse,
+    FarStampedTopic,
     MachineDescription,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
@@ -47,6 +48,12 @@ def describe(
         clock.jump_ms,
         clock.settles_in_ms,
         services.controller.is_controller and services.controller.is_session_current(now),
+        tuple(
+            FarStampedTopic(
+                topic, stamp.timestamp, services.wall_ms() - stamp.appended_ms, stamp.batch_count
+            )
+            for topic, stamp in services.far_stamps.statistics().items()
+        ),
     )
 
 

@@ -12,28 +12,32 @@ newest leader's in-sync set can confirm those. If its followers have not fetched
 refuses acks=all too, also for requests that wait: they would wait in vain.
 
 A request with many batches, or with many bytes, is appended in turns. Its batches are views of the
-request's own memory then, not of the shared receive buffer (`wires.py`, `frame_reader.py`).
+request's own memory then, not of the shared receive buffer (`wires.py`, `frame_reader.py`). So is
+the rest of a request whose batches unpack to more than one turn may take; a single batch of that
+size is looked into by a worker thread.
 
 The records are looked into before the append, as far as that costs little
 (`protocol.records.producer_check`): what no client can decode is INVALID_RECORD, which producers do
-not send again. With a wrong checksum the bytes were damaged on their way; the append then answers
-CORRUPT_MESSAGE, which they send again.
+not send again. A largest timestamp that is not that of the records is corrected, as in Kafka:
+retention and look-ups by time go by it. With a wrong checksum the bytes were damaged on their way;
+the append then answers CORRUPT_MESSAGE, which they send again.
 
 A waiting request holds offsets and epochs, never the request itself, whose records are views of the
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 import trio
 
-from minibroker.broker.config import TopicConfig
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.broker.turns import Turns
+from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -41,6 +45,7 @@ from minibroker.protocol.constants import (
     BATCH_HEADER_BYTES,
     ELEMENTS_AT_ONCE,
     MAGIC,
+    NO_TIMESTAMP,
     OFFSETS_TOPIC,
     ErrorCode,
 )
@@ -50,9 +55,14 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.records.batch import has_valid_crc, read_header
+from minibroker.protocol.records.batch import (
+    has_valid_crc,
+    read_header,
+    read_max_timestamp,
+    stamp_max_timestamp,
+)
 from minibroker.protocol.records.compression import CODEC_NAMES
-from minibroker.protocol.records.producer_check import Budget, KeysUnchecked, find_flaw
+from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_AT_ONCE = 50
@@ -88,15 +98,18 @@ class _Produce:
         self.renew(now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
-        self._budget = Budget()
 
     def renew(self, now: float) -> None:
-        """Ask whether this broker may still decide alone."""
+        """Begin a turn: ask whether this broker may still decide alone."""
+        self._budget = Budget()
         self._may_decide_alone = self._services.controller.may_decide_alone(now)
         self._refusal = _refusal(self._acks, may_decide_alone=self._may_decide_alone)
 
-    def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
-        """Append one batch or refuse it, and add its answer."""
+    def append(
+        self, asked: PartitionProduce, now: float, now_ms: int, examined: Examined | None = None
+    ) -> bool:
+        """Append one batch or refuse it, and add its answer. Return False, and do nothing, if what
+        is left of this turn's budget is too little for it. `examined` is what a worker found."""
         name = TopicPartition(asked.topic, asked.partition)
         replicas = self._services.replicas
         partition = None
@@ -114,14 +127,17 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            self._check_records(batch, partition.settings)
+            if not self._check_records(batch, partition.settings.is_compacted, examined):
+                return False
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
             if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
-            return
+            return True
+        if appended.append_time_ms == NO_TIMESTAMP and (stamp := read_max_timestamp(batch)) >= 0:
+            self._services.far_stamps.record(name.topic, stamp, now_ms)
         if self._acks != ACKS_ALL:
             replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1
@@ -139,28 +155,43 @@ class _Produce:
                 partition.log.log_start,
             )
         )
+        return True
 
-    def _check_records(self, batch: memoryview, settings: TopicConfig) -> None:
-        """Raise `Refused` if no client can decode the records, or compaction could not keep one;
-        the append checks the header."""
+    def needs_keys(self, asked: PartitionProduce) -> bool:
+        """Whether each record needs a key, since the topic is compacted."""
+        partition = self._services.replicas.get(TopicPartition(asked.topic, asked.partition))
+        return partition is not None and partition.settings.is_compacted
+
+    def _check_records(
+        self, batch: memoryview, needs_keys: bool, examined: Examined | None
+    ) -> bool:
+        """Raise `Refused` if no client can decode the records, or compaction could not keep one,
+        and correct their largest timestamp; the append checks the header. Return False if the
+        budget is too small to say."""
         if len(batch) < BATCH_HEADER_BYTES:
-            return
+            return True
         header = read_header(batch)
         is_checkable = (
             header.size == len(batch) and header.magic == MAGIC and header.record_count > 0
         )
         if not is_checkable or header.compression >= len(CODEC_NAMES):
-            return
-        try:
-            flaw = find_flaw(batch, header, self._budget, needs_keys=settings.is_compacted)
-        except KeysUnchecked as unchecked:
-            if unchecked.is_large:
-                what = "too many records in one batch of a compacted topic, whose keys are checked"
-                raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what) from None
-            what = "too many records at once for compacted topics: send this batch again"
-            raise Refused(ErrorCode.REQUEST_TIMED_OUT, what) from None
-        if flaw and has_valid_crc(batch, header):
-            raise Refused(ErrorCode.INVALID_RECORD, f"the records are refused: {flaw}")
+            return True
+        flaw, max_timestamp, is_unpacked, keyless = examined or examine(
+            batch, header, self._budget, needs_keys=needs_keys
+        )
+        if not is_unpacked:
+            return not has_valid_crc(batch, header)
+        is_as_told = not flaw and keyless is None and max_timestamp in (None, header.max_timestamp)
+        if is_as_told or not has_valid_crc(batch, header):
+            return True
+        if flaw:
+            raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
+        if keyless is not None:
+            what = f"record {keyless} of the batch has no key, which a compacted topic needs"
+            raise Refused(ErrorCode.INVALID_RECORD, what)
+        if max_timestamp is not None:
+            stamp_max_timestamp(batch, max_timestamp)
+        return True
 
     @property
     def failures(self) -> list[PartitionProduced]:
@@ -247,14 +278,22 @@ def _refusal(acks: int, *, may_decide_alone: bool) -> Refused | None:
 
 def handle(
     services: Services, request: ProduceRequest, now: float
-) -> ProduceResponse | Parked[ProduceResponse] | None:
-    """Append each partition's batch. Raises `HangUp` for a refused batch with acks=0, which has no
-    answer."""
+) -> ProduceResponse | Parked[ProduceResponse] | Steps[Any] | None:
+    """Append each partition's batch. The rest goes on in turns if to look into it takes too long.
+    Raises `HangUp` for a refused batch with acks=0, which has no answer."""
     produce = _Produce(services, request.acks, now)
     now_ms = services.wall_ms()
-    for asked in request.partitions:
-        produce.append(asked, now, now_ms)
+    for place, asked in enumerate(request.partitions):
+        if not produce.append(asked, now, now_ms):
+            own = [*map(_owned, request.partitions[place:])]
+            return _append_in_turns(services, produce, request, own)
     return _answer(produce, request, now)
+
+
+def _owned(asked: PartitionProduce) -> PartitionProduce:
+    """Return the same with a copy of the records, which are in the shared receive buffer."""
+    batch: memoryview = asked.records  # type: ignore[assignment]
+    return asked._replace(records=memoryview(bytearray(batch)))
 
 
 def is_large(request: ProduceRequest) -> bool:
@@ -266,18 +305,40 @@ def is_large(request: ProduceRequest) -> bool:
 
 def handle_in_turns(
     services: Services, request: ProduceRequest, now: float
-) -> Turns[ProduceResponse | Parked[ProduceResponse] | None]:
+) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
     """As `handle`, for a large request. Whether this broker may decide alone is asked in each
     turn."""
     produce = _Produce(services, request.acks, now)
+    return _append_in_turns(services, produce, request, request.partitions)
+
+
+def _append_in_turns(
+    services: Services,
+    produce: _Produce,
+    request: ProduceRequest,
+    partitions: Iterable[PartitionProduce],
+) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
+    """Append the batches of these partitions, the last ones of the request, and answer it."""
     appended, at_once = 0, 0
-    for asked in request.partitions:
-        produce.append(asked, now, services.wall_ms())
+    now = trio.current_time()
+    for asked in partitions:
+        if not produce.append(asked, now, services.wall_ms()):
+            yield None  # and try it with a whole budget
+            appended = at_once = 0
+            now = trio.current_time()
+            produce.renew(now)
+            if not produce.append(asked, now, services.wall_ms()):
+                batch: memoryview = asked.records  # type: ignore[assignment]
+                needs_keys = produce.needs_keys(asked)
+                examined = yield partial(examine_large, batch, read_header(batch), needs_keys)
+                now = trio.current_time()
+                produce.renew(now)
+                produce.append(asked, now, services.wall_ms(), examined)
         appended += len(asked.records)
         at_once += 1
         if at_once >= BATCHES_AT_ONCE or appended >= BYTES_AT_ONCE:
             appended = at_once = 0
-            yield
+            yield None
             now = trio.current_time()
             produce.renew(now)
     return _answer(produce, request, now)

@@ -20,7 +20,7 @@ from tests.audit.network.driver import started
 from tests.audit.network.topics import create, options
 from tests.support.processes import BrokerProcess
 
-NOW_MS = 1_790_000_000_000
+NOW_MS = 1_700_000_000_000
 
 
 def arrow(**columns: Any) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from minibroker.protocol.types import TopicPartition
 from tests.audit.network.topics import consumers, create, expected, options, read_all, send, values
 from tests.support.processes import BrokerProcess, running_broker
 
-NOW_MS = 1_790_000_000_000
+NOW_MS = 1_700_000_000_000
 
 
 def test_a_record_comes_with_all_it_has(broker: BrokerProcess) -> None:

@@ -50,6 +50,10 @@ def test_brokers_that_are_well_are_told_so() -> None:
     found = list(of_brokers([broker(1), broker(2)], [], VERSION))
     assert {(each.level, each.advice) for each in found} == {(Level.OK, "")}
     assert [each.what for each in found] == [
+        "broker 1: /data has 50.0 GiB free, 50 % of its disk",
+        "broker 1 may open 65536 files, and has 40 open",
+        "broker 2: /data has 50.0 GiB free, 50 % of its disk",
+        "broker 2 may open 65536 files, and has 40 open",
         "reached where clients are sent, Kafka's and minibroker's own:"
         " broker 1 at broker-1:9092, broker 2 at broker-2:9092",
         "ready: broker 1, 2",
@@ -57,10 +61,6 @@ def test_brokers_that_are_well_are_told_so() -> None:
         "the metadata store answers the brokers within 3 ms",
         "all brokers run minibroker 1.0",
         "all brokers run Python 3.11.7",
-        "broker 1: /data has 50.0 GiB free, 50 % of its disk",
-        "broker 1 may open 65536 files, and has 40 open",
-        "broker 2: /data has 50.0 GiB free, 50 % of its disk",
-        "broker 2 may open 65536 files, and has 40 open",
     ]
 
 

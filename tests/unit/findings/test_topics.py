@@ -2,7 +2,13 @@
 
 from minibroker.broker.config import load
 from minibroker.broker.findings import Level
-from minibroker.broker.findings.topics import of_defaults, of_refused_topics, of_topics
+from minibroker.broker.findings.topics import (
+    of_defaults,
+    of_refused_topics,
+    of_timestamps,
+    of_topics,
+)
+from minibroker.protocol.messages.brokers import FarStampedTopic
 from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
 LIVE = (1, 2, 3)
@@ -119,3 +125,28 @@ def test_what_cannot_be_created_is_a_problem() -> None:
     assert found.advice
     (found,) = of_refused_topics({})
     assert (found.level, found.advice) == (Level.OK, "")
+
+
+def test_records_that_are_stamped_far_from_now_are_noted() -> None:
+    """Seconds for milliseconds: retention deletes them at once. Old data that is kept, and times
+    that a topic allows, are noted too; a topic that is gone is not."""
+    now = 1_700_000_000_000
+    configs = {name: SAFE | {"retention.ms": "604800000"} for name in ("seconds", "ahead")}
+    configs["kept"] = SAFE | {"retention.ms": "-1"}
+    seen = [
+        FarStampedTopic("seconds", now - 1, 5_000, 1),
+        FarStampedTopic("seconds", now // 1000, 10, 3),
+        FarStampedTopic("ahead", now + 20 * 86_400_000, 0, 1),
+        FarStampedTopic("kept", now - 2 * 86_400_000, 0, 1),
+        FarStampedTopic("gone", 0, 0, 1),
+    ]
+    ahead, kept, seconds = of_timestamps(seen, configs, now)
+    assert {each.level for each in (ahead, kept, seconds)} == {Level.NOTE}
+    assert "topic seconds: records of 3 requests" in seconds.what
+    assert "1700000000 ms, 19,656 days behind" in seconds.what
+    assert "deletes them at its next check, since retention.ms is 604800000" in seconds.what
+    assert "message.timestamp.before.max.ms" in seconds.advice
+    assert "milliseconds since 1970" in seconds.advice
+    assert "20 days ahead" in ahead.what
+    assert "message.timestamp.after.max.ms" in ahead.advice
+    assert kept.what.endswith("2 days behind the broker's clock")

@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from minibroker.broker.config import Config
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import UnexpectedOffset
 from minibroker.protocol.constants import ErrorCode
@@ -70,6 +71,19 @@ def test_timestamps_outside_the_window_are_refused():
     bench.append(time_ms=NOW + 50)
     assert refusal(bench, encode(time_ms=NOW - 101)) == ErrorCode.INVALID_TIMESTAMP
     assert refusal(bench, encode(time_ms=NOW + 51)) == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_an_hour_ahead_is_the_default_and_the_refusal_says_what_to_look_at():
+    """Nanoseconds given as milliseconds are refused, as in Kafka since 4.0; the past is not."""
+    limits = Config().for_topic().limits()
+    assert (limits.timestamp_after_max_ms, limits.timestamp_before_max_ms) == (3_600_000, 2**63 - 1)
+    bench = Bench(timestamp_after_max_ms=3_600_000, timestamp_before_max_ms=2**63 - 1)
+    bench.append(time_ms=0)
+    batch = memoryview(bytearray(encode(time_ms=NOW * 1_000_000)))
+    with pytest.raises(Refused, match="milliseconds since 1970") as caught:
+        bench.log.append_as_leader(batch, 0, NOW)
+    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert "message.timestamp.after.max.ms is 3600000" in str(caught.value)
 
 
 def test_append_time():
@@ -168,6 +182,25 @@ def test_rolls_by_the_clock_without_timestamps():
     assert bench.bases() == [0]
     bench.append(time_ms=-1, now_ms=NOW + 101)
     assert bench.bases() == [0, 2]
+
+
+def test_a_time_that_would_be_refused_does_not_roll():
+    """A follower may hold a batch that is stamped beyond what the log allows: it ages by the clock,
+    so that not each of many such batches makes a segment (LOG-08)."""
+    bench = Bench(segment_ms=100, timestamp_after_max_ms=50)
+    bench.follow(*(stored(offset, time_ms=NOW + 1000 * offset) for offset in range(10)))
+    assert bench.bases() == [0]
+    bench.append(time_ms=NOW + 101, now_ms=NOW + 101)
+    assert bench.bases() == [0, 10]
+
+
+def test_times_in_any_order_roll_once():
+    """A segment's first time only grows from one segment to the next: old and new records by turns
+    do not roll each time (LOG-08)."""
+    bench = Bench(segment_ms=100, timestamp_after_max_ms=50)
+    for turn in range(10):
+        bench.append(time_ms=NOW - 1000 * (turn % 2 == 0))
+    assert bench.bases() == [0, 1]
 
 
 def test_jitter_rolls_earlier_and_the_same_each_time():

@@ -215,6 +215,36 @@ def test_retention_by_time():
     assert bench.log.epochs.entries == ((1, 3), (2, 4), (3, 6))
 
 
+@pytest.mark.parametrize(
+    ("time_ms", "says"),
+    [(NOW * 1_000_000, "that timestamp is wrong"), (-1, "it has no timestamps")],
+)
+def test_a_record_with_a_wrong_time_holds_up_no_retention(caplog, time_ms, says):
+    """A segment whose largest timestamp is none, or one that would be refused, is as old as its
+    file, and what is behind it goes in its turn (LOG-14)."""
+    bench = Bench(retention_ms=100, segment_bytes=2 * SIZE)
+    bench.append(time_ms=time_ms)
+    bench.append(time_ms=time_ms)
+    bench.append()
+    bench.append()
+    bench.append(time_ms=NOW + 140)
+    bench.log.limits = replace(bench.limits, timestamp_after_max_ms=50)
+    assert bench.bases() == [0, 2, 4]
+    with caplog.at_level("INFO"):
+        assert bench.log.apply_retention(5, NOW + 100) == 0
+        assert bench.log.apply_retention(5, NOW + 101) == 2
+    assert bench.offsets() == [4]
+    assert says in caplog.text
+
+
+def test_a_time_that_is_allowed_counts():
+    """Where a topic takes times of any future, records are kept until those times have passed."""
+    bench = Bench(retention_ms=100)
+    bench.append(time_ms=NOW + 5000)
+    assert bench.log.apply_retention(1, NOW + 5100) == 0
+    assert bench.log.apply_retention(1, NOW + 5101) == 1
+
+
 def test_retention_by_size():
     """A segment goes only if the log keeps retention.bytes without it (LOG-14)."""
     assert filled(retention_bytes=4 * SIZE + 1).log.apply_retention(7, NOW) == 0
@@ -309,3 +339,14 @@ def test_retention_works_on_a_full_disk(room):
     bench.files.space_bytes = 1 << 40
     bench.files.space_bytes -= bench.files.room() - room
     assert bench.log.apply_retention(7, NOW + 2 + 101) == 1
+
+
+def test_on_a_full_disk_all_but_the_newest_segment_go():
+    """If all are expired a new one must come first, for which there is no room before others go."""
+    bench = filled(retention_ms=0)
+    bench.files.space_bytes = bench.files.used_bytes
+    assert bench.log.apply_retention(7, NOW + 1000) == 2
+    assert (bench.log.log_start, bench.bases(), bench.offsets()) == (6, [6], [6])
+    bench.log.remove_deleted_files(NOW + 9000)
+    assert bench.log.apply_retention(7, NOW + 9000) == 1
+    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])

@@ -88,6 +88,7 @@ class Bench:
 
     def __init__(self, name: TopicPartition = NAME, **limits: object) -> None:
         self.files = SimulatedFiles(random.Random(1))
+        self.files.clock_ms = lambda: NOW
         self.limits = replace(UNLIMITED, **limits)
         self.location = LogLocation(self.files, DIRECTORY, name)
         self.truncations: list[int] = []

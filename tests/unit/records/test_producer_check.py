@@ -6,11 +6,12 @@ import tracemalloc
 import cramjam
 import pytest
 
+from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records import producer_check
 from minibroker.protocol.records.batch import InvalidBatch, read_header
 from minibroker.protocol.records.columns import decode_columns
-from minibroker.protocol.records.compression import LZ4, ZSTD, compress
-from minibroker.protocol.records.producer_check import Budget, KeysUnchecked, find_flaw
+from minibroker.protocol.records.compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, compress
+from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.records.varint import encode_varint
 from tests.unit.records.test_columns import TIME, batch_with, draw_rows, encode_naively
@@ -24,7 +25,7 @@ def flaw(body: bytes, count: int, compression: int = 0, budget: Budget | None = 
         batch_with(compress(compression, body) if compression else body, count, count)
     )
     batch[22] = compression
-    return find_flaw(batch, read_header(batch), budget or Budget())
+    return examine(batch, read_header(batch), budget or Budget()).flaw
 
 
 def records(count: int, **fields: object) -> bytes:
@@ -42,7 +43,8 @@ def test_what_can_be_decoded_has_no_flaw(seed: int) -> None:
     assert flaw(encode_naively(rows), len(rows), rng.choice(CODECS)) == ""
     sent = [(TIME + row[1], *row[2:4], row[4]) for row in rows]
     batch = encode_batch(sent, compression=rng.choice(CODECS))
-    assert find_flaw(batch, read_header(batch), Budget()) == ""
+    newest = max(row[0] for row in sent)
+    assert examine(batch, read_header(batch), Budget()) == Examined("", newest)
 
 
 @pytest.mark.parametrize("compression", CODECS)
@@ -97,7 +99,7 @@ def test_what_does_not_unpack(compression: int) -> None:
     for body in (random.Random(1).randbytes(60), packed[:-5], packed[: len(packed) // 2]):
         batch = bytearray(batch_with(body, 1000, 1000))
         batch[22] = compression
-        assert find_flaw(batch, read_header(batch), Budget())
+        assert examine(batch, read_header(batch), Budget()).flaw
 
 
 def test_the_last_record_is_found_at_once_or_by_walking() -> None:
@@ -106,10 +108,40 @@ def test_the_last_record_is_found_at_once_or_by_walking() -> None:
         for value in (b"", b"v" * 100, bytes(40), bytes(20_000)):
             sent = [(TIME + each, None, value, ()) for each in times]
             batch, budget = encode_batch(sent), Budget()
-            assert find_flaw(batch, read_header(batch), budget) == ""
+            assert examine(batch, read_header(batch), budget) == Examined("", TIME + max(times))
             assert producer_check.WALKED_RECORDS - budget.records == walked
             cut = read_header(batch)._replace(record_count=299, last_offset_delta=298)
-            assert find_flaw(batch, cut, Budget())
+            assert examine(batch, cut, Budget()).flaw
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, TIME - 1, TIME + 31_536_000_000])
+@pytest.mark.parametrize("compression", [0, ZSTD])
+@pytest.mark.parametrize("times", [[0], [0, 0], [*range(300)], [3, 9, 5], [9, 3, 5], [5, 3, 9]])
+def test_the_largest_time_is_that_of_the_records(
+    times: list[int], compression: int, claimed: int
+) -> None:
+    """Whatever the header says: -1 and 0 are what clients were seen to leave there."""
+    sent = [(TIME + each, None, b"v", ()) for each in times]
+    batch = encode_batch(sent, compression=compression)
+    header = read_header(batch)
+    assert examine(batch, header, Budget()) == Examined("", TIME + max(times))
+    false = header._replace(max_timestamp=claimed)
+    assert examine(batch, false, Budget()) == Examined("", TIME + max(times))
+
+
+def test_a_first_record_later_than_the_header_is_noticed() -> None:
+    """The last record has the time that the header claims, and the first one a later time."""
+    batch = encode_batch([(TIME + each, None, b"v", ()) for each in (900, 7, 8)])
+    header = read_header(batch)._replace(max_timestamp=TIME + 8)
+    assert examine(batch, header, Budget()).max_timestamp == TIME + 900
+
+
+def test_a_time_of_more_than_64_bits_in_the_middle() -> None:
+    """It cannot be the batch's largest."""
+    body = encode_naively(
+        [(0, 5, None, b"", []), (1, 2**63 - 1, None, b"", []), (2, 4, None, b"", [])]
+    )
+    assert "64 bits" in flaw(body, 3)
 
 
 def test_the_budget_of_a_request() -> None:
@@ -119,7 +151,7 @@ def test_the_budget_of_a_request() -> None:
     batch[22] = ZSTD
     budget = Budget()
     tracemalloc.start()
-    assert find_flaw(batch, read_header(batch), budget) == ""
+    assert examine(batch, read_header(batch), budget) == Examined(is_unpacked=False)
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
     assert budget.bytes == 0
@@ -131,6 +163,24 @@ def test_the_budget_of_a_request() -> None:
     falling = encode_naively([(delta, -delta, None, b"v", []) for delta in range(101)])
     assert flaw(falling[:-1], 101, 0, budget) == ""  # a walk of 101 records is not in it
     assert flaw(falling[:-1], 101)
+
+
+def test_a_large_batch_is_examined_whole() -> None:
+    """What no budget holds a worker looks into, up to what a reader takes."""
+    body = bytes(encode_batch([(TIME, None, bytes(1000), ())] * 10_000)[BATCH_HEADER_BYTES:])
+    for packed, count, reason in (
+        (body, 10_000, ""),
+        (body, 9_999, "behind the last of 9999"),
+        (bytes(UNPACKED_BYTES_MAX + 1), 1, "unpack to more than 104857600 bytes"),
+        (bytes(20_000_000), 1, "length is wrong"),
+    ):
+        batch = bytearray(batch_with(bytes(cramjam.zstd.compress(packed)), count, count))
+        batch[22] = ZSTD
+        assert not examine(batch, read_header(batch), Budget()).is_unpacked
+        found = examine_large(batch, read_header(batch))
+        assert reason in found.flaw
+        assert bool(found.flaw) == bool(reason)
+        assert found.max_timestamp == (None if reason else TIME)
 
 
 def test_headers_are_in_the_budget() -> None:
@@ -145,34 +195,24 @@ def test_headers_are_in_the_budget() -> None:
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_a_record_without_a_key_is_a_flaw_where_keys_are_needed(compression: int) -> None:
+def test_a_record_without_a_key_is_found_where_keys_are_needed(compression: int) -> None:
     """Compaction goes by keys: the first record without one is named; an empty key is one."""
     rows = [(delta, 300 * delta, b"" if delta else b"k" * 90, b"v", []) for delta in range(99)]
     keyed = encode_naively(rows)
     rows[57] = (57, 9, None, b"v", [])
-    for body, expected in ((keyed, ""), (encode_naively(rows), "record 57 has no key")):
-        batch = bytearray(batch_with(compress(compression, body) if compression else body, 99, 99))
+    for body, expected in ((keyed, None), (encode_naively(rows), 57)):
+        packed = compress(compression, body) if compression else body
+        batch = bytearray(batch_with(packed, 99, 99))
         batch[22] = compression
-        found = find_flaw(batch, read_header(batch), Budget(), needs_keys=True)
-        assert found.startswith(expected), found
-        assert bool(found) == bool(expected)
+        header = read_header(batch)
+        assert examine(batch, header, Budget(), needs_keys=True).keyless == expected
+        assert examine_large(batch, header, True).keyless == expected
+        assert examine(batch, header, Budget()).keyless is None
 
 
-def test_keys_beyond_the_budget_are_not_said_to_be_there() -> None:
-    """Keys that are not looked at are an error, and whose: the batch's alone, or the request's."""
-    body = records(100, key=b"k")
-    batch = batch_with(body, 100, 100)
-    with pytest.raises(KeysUnchecked) as caught:
-        find_flaw(batch, read_header(batch), Budget(records=99), needs_keys=True)
-    assert not caught.value.is_large
-    large = records(producer_check.WALKED_RECORDS + 1, key=b"k")
-    batch = batch_with(large, producer_check.WALKED_RECORDS + 1, producer_check.WALKED_RECORDS + 1)
-    with pytest.raises(KeysUnchecked) as caught:
-        find_flaw(batch, read_header(batch), Budget(), needs_keys=True)
-    assert caught.value.is_large
-    packed = bytearray(batch_with(compress(ZSTD, body), 100, 100))
-    packed[22] = ZSTD
-    for left, is_large in ((0, False), (50, False)):
-        with pytest.raises(KeysUnchecked) as caught:
-            find_flaw(packed, read_header(packed), Budget(unpacked=left), needs_keys=True)
-        assert caught.value.is_large == is_large
+def test_keys_beyond_the_budget_are_looked_for_by_a_worker() -> None:
+    """A batch with more records than are left of the budget is not said to have keys."""
+    batch = batch_with(records(100, key=b"k"), 100, 100)
+    header = read_header(batch)
+    assert not examine(batch, header, Budget(records=99), needs_keys=True).is_unpacked
+    assert examine(batch, header, Budget(records=99)).is_unpacked

@@ -2,6 +2,8 @@
 
 import errno
 import random
+from collections.abc import Callable
+from types import GeneratorType
 
 import pytest
 import trio
@@ -9,6 +11,7 @@ import trio.testing
 
 from minibroker.broker.server.handlers import produce
 from minibroker.broker.server.services import HangUp
+from minibroker.broker.turns import take_steps
 from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -22,7 +25,13 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.records.batch import ProducerStamp, read_header, write_header
+from minibroker.protocol.records.batch import (
+    ProducerStamp,
+    has_valid_crc,
+    read_header,
+    write_header,
+)
+from minibroker.protocol.records.compression import compress
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
@@ -145,6 +154,34 @@ def test_times_out_of_the_window() -> None:
     assert answer(node, request_of(batch_of(time_ms=node.wall_time_ms + 10))).error == 0
 
 
+@pytest.mark.parametrize("claimed", [-1, 0, 31_536_000_000])
+@pytest.mark.parametrize("compression", [0, 4])
+def test_the_largest_time_is_that_of_the_records(claimed: int, compression: int) -> None:
+    """PRO-10: sarama before 1.45.1 left it at -1, which no look-up found and no retention deleted;
+    what was left at 0 was deleted at once. Kafka computes it before it looks at the window."""
+    node = Node()
+    node.lead()
+    now = node.wall_time_ms
+    batch = encode_batch(
+        [(now, None, b"a", ()), (now - 5, None, b"b", ())], compression=compression
+    )
+    write_header(batch, read_header(batch)._replace(max_timestamp=claimed))
+    assert answer(node, request_of(memoryview(batch))).error == 0
+    [part] = node.partition().log.read(0, 1000, 2)
+    header = read_header(part.read())
+    assert header.max_timestamp == now
+    assert has_valid_crc(part.read(), header)
+
+
+def test_a_damaged_largest_time_is_not_corrected() -> None:
+    """Where the checksum is wrong, the batch was damaged on its way, and is sent again."""
+    node = Node()
+    node.lead()
+    batch = batch_of(3)
+    batch[40] ^= 1
+    assert answer(node, request_of(batch)).error == ErrorCode.CORRUPT_MESSAGE
+
+
 def test_a_negative_time_is_no_time() -> None:
     """PRO-10: -1 means no timestamp; below it there is none."""
     node = Node()
@@ -190,6 +227,57 @@ def test_what_no_client_can_decode_is_refused(body: bytes, count: int, compressi
     assert refused.error == ErrorCode.INVALID_RECORD
     assert refused.error_message
     assert answer(node, request_of(batch_of())).base_offset == 0
+
+
+async def test_what_is_too_much_for_a_turn_is_looked_into_all_the_same() -> None:
+    """A batch that unpacks to more than a turn may take goes to a worker, and what is behind it has
+    the budget of another turn. No bomb is stored, and no nonsense hides behind one."""
+    node = Node()
+    node.lead()
+    large = [(1_000, None, bytes(1_000), ())] * 20_000
+    packed = compress(4, b"\0" * (101 << 20))
+    in_worker: list[object] = []
+
+    async def count(function: Callable[[], object]) -> object:
+        in_worker.append(function)
+        return function()
+
+    outcome = produce.handle(
+        node.services,
+        request_of(
+            batch_of(),
+            memoryview(encode_batch(large, compression=4)),
+            with_records(packed, 1, 4),
+            with_records(random.Random(1).randbytes(60), 1, 1),
+            batch_of(),
+        ),
+        0.0,
+    )
+    assert isinstance(outcome, GeneratorType)
+    answered = await take_steps(outcome, count)
+    assert isinstance(answered, ProduceResponse)
+    refused = ErrorCode.INVALID_RECORD
+    assert [each.error for each in answered.partitions] == [0, 0, refused, refused, 0]
+    assert [each.base_offset for each in answered.partitions if not each.error] == [0, 1, 20_001]
+    assert len(in_worker) == 2
+
+
+async def test_many_batches_take_several_turns() -> None:
+    """Together they unpack to more than one turn may take; a worker is not needed."""
+    node = Node()
+    node.lead()
+    batch = encode_batch([(1_000, None, bytes(1_000), ())] * 3_000, compression=4)
+    sent = [memoryview(bytearray(batch)) for _ in range(9)]
+    bad = with_records(random.Random(1).randbytes(60), 1, 1)
+
+    async def fail(function: Callable[[], object]) -> object:
+        raise AssertionError(function)
+
+    outcome = produce.handle(node.services, request_of(*sent, bad), 0.0)
+    assert isinstance(outcome, GeneratorType)
+    answered = await take_steps(outcome, fail)
+    assert isinstance(answered, ProduceResponse)
+    assert [each.error for each in answered.partitions] == [0] * 9 + [ErrorCode.INVALID_RECORD]
 
 
 def test_what_was_damaged_on_its_way_is_sent_again() -> None:
