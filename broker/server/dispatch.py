@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from minibroker.broker.groups.member import Client
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import (
+    acls,
     broker,
     configs,
     control,
@@ -98,6 +99,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DELETE_RECORDS: _changes(delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: _changes(producer_id.handle),
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: _reads(offsets.offsets_for_leader_epoch),
+    ApiKey.DESCRIBE_ACLS: _reads(acls.describe),
     ApiKey.DESCRIBE_CONFIGS: _reads(configs.describe),
     ApiKey.CREATE_PARTITIONS: _changes(topics.create_partitions),
     ApiKey.DELETE_GROUPS: _changes(groups.delete),

@@ -304,6 +304,22 @@ INIT_PRODUCER_ID: Final = _api(
     "transactional_id:string? transaction_timeout_ms:i32",
     "throttle_time_ms:i32 error_code:i16 producer_id:i64=-1 producer_epoch:i16=-1",
 )
+DESCRIBE_ACLS: Final = _api(
+    29,
+    "DescribeAcls",
+    "0-1",
+    """
+    resource_type_filter:i8 resource_name_filter:string? 1+pattern_type_filter:i8=3
+    principal_filter:string? host_filter:string? operation:i8 permission_type:i8
+    """,
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string?
+    resources[
+        resource_type:i8 resource_name:string 1+pattern_type:i8=3
+        acls[principal:string host:string operation:i8 permission_type:i8]
+    ]
+    """,
+)
 DESCRIBE_CONFIGS: Final = _api(
     32,
     "DescribeConfigs",

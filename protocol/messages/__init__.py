@@ -103,6 +103,7 @@ _MODULES: Final = {
     ApiKey.DELETE_RECORDS: "delete_records",
     ApiKey.INIT_PRODUCER_ID: "producer_id",
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: "offsets",
+    ApiKey.DESCRIBE_ACLS: "acls",
     ApiKey.DESCRIBE_CONFIGS: "configs",
     ApiKey.CREATE_PARTITIONS: "topics",
     ApiKey.DELETE_GROUPS: "groups",
