@@ -11,15 +11,25 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from minibroker.protocol.constants import PLAINTEXT
 from minibroker.protocol.types import Endpoint, NamedEndpoint
 
 Value: TypeAlias = (
-    int | bool | str | PurePath | Endpoint | tuple[NamedEndpoint, ...] | tuple[str, ...] | None
+    int
+    | float
+    | bool
+    | str
+    | PurePath
+    | Endpoint
+    | tuple[NamedEndpoint, ...]
+    | tuple[str, ...]
+    | None
 )
+
+Number = TypeVar("Number", int, float)
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -54,6 +64,7 @@ class Kind(StrEnum):
     """How the text of a property is read."""
 
     INT = "int"
+    DOUBLE = "double"
     BOOLEAN = "boolean"
     TEXT = "string"
     PATH = "path"
@@ -72,7 +83,8 @@ class Property:
 
     `topic_name` is the property's name at a topic, where a topic may override it; `aliases` are
     other names of it with the factor that turns their number into this property's unit.
-    `is_list`: words can be added to a topic's value, and taken out.
+    `is_list`: words can be added to a topic's value, and taken out. `advice` is a part of the error
+    for a value that is not allowed.
     """
 
     name: str
@@ -86,6 +98,7 @@ class Property:
     topic_name: str | None = None
     aliases: tuple[tuple[str, int], ...] = ()
     is_list: bool = False
+    advice: str = ""
 
     @property
     def range(self) -> str:
@@ -93,7 +106,7 @@ class Property:
         if self.choices:
             return ", ".join(self.choices)
         match self.kind:
-            case Kind.INT:
+            case Kind.INT | Kind.DOUBLE:
                 return f"{self.low} to {spelled(self.high)}"
             case Kind.BOOLEAN:
                 return "true, false"
@@ -129,12 +142,15 @@ class Property:
             raise ConfigError(
                 f"{name or self.name} = {shown(text)} is not allowed; it takes {self.range}{unit}"
                 f"{PASSWORD_ADVICE if has_password else ''}"
+                f"{f': {self.advice}' if self.advice else ''}"
             ) from None
 
     def _parse(self, text: str) -> Value:
         match self.kind:
             case Kind.INT:
                 return self._checked(int(text))
+            case Kind.DOUBLE:
+                return self._checked(float(text))
             case Kind.BOOLEAN:
                 return _one_of(text.lower(), ("true", "false")) == "true"
             case Kind.PATH:
@@ -165,7 +181,7 @@ class Property:
             case Kind.TEXT:
                 return _one_of(text, self.choices) if self.choices else text
 
-    def _checked(self, number: int) -> int:
+    def _checked(self, number: Number) -> Number:
         if not self.low <= number <= self.high:
             raise ValueError(number)
         return number

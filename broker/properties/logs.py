@@ -81,9 +81,10 @@ class Topics:
         "compression.type",
         Kind.TEXT,
         "producer",
-        "Batches are stored as their producer compressed them.",
-        choices=("producer",),
+        "Batches are stored as their producer compressed them, whichever of these is set.",
+        choices=("producer", "gzip", "snappy", "lz4", "zstd"),
         topic_name="compression.type",
+        advice="a broker decompresses nothing",
     )
     message_max_bytes: int = setting(
         "message.max.bytes",
@@ -179,6 +180,7 @@ class Segments:
         "What happens to old segments; compaction does not exist yet.",
         choices=("delete",),
         topic_name="cleanup.policy",
+        advice="there is no compaction",
         is_list=True,
     )
     log_retention_ms: int = setting(
