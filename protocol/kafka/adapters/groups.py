@@ -230,7 +230,8 @@ def _offset_fetch_request(asked: Any, version: Version) -> OffsetFetchRequest:
 
 
 def _offset_fetch_response(answer: OffsetFetchResponse, version: Version) -> Any:
-    if answer.error and not apis.OFFSET_FETCH.response.has("error_code", version):
+    has_error = answer.partitions or apis.OFFSET_FETCH.response.has("error_code", version)
+    if answer.error and not has_error:
         raise ProtocolError(f"version {version} of OffsetFetch cannot say {answer.error}")
     topics = apis.OFFSET_FETCH.response.of("topics")
     make = topics.of("partitions").make
