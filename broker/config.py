@@ -24,6 +24,7 @@ from minibroker.broker.config_property import (
     Property,
     Value,
     attribute_of,
+    shown,
     unknown,
 )
 from minibroker.broker.config_sources import environment_name, from_environment
@@ -31,6 +32,11 @@ from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
 from minibroker.broker.properties.groups import Groups
+from minibroker.broker.properties.kept import (
+    FLUSH_MESSAGES,
+    KEPT_PROPERTIES,
+    REFUSED_PROPERTIES,
+)
 from minibroker.broker.properties.listeners import (
     Listeners,
     derived,
@@ -178,7 +184,11 @@ class Config(
         """Return a topic's effective settings. Raises `ConfigError` for a bad override."""
         values = {attribute_of(name): self.value_of(row) for name, row in TOPIC_PROPERTIES.items()}
         for name, text in overrides.items():
-            values[attribute_of(name)] = topic_property(name).parse(text, name)
+            value = topic_property(name).parse(text, name)
+            if name in TOPIC_PROPERTIES:
+                values[attribute_of(name)] = value
+            elif name == FLUSH_MESSAGES and value != KEPT_PROPERTIES[name].default:
+                _check_flush_messages(text, overrides)
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
 
@@ -197,17 +207,25 @@ class Config(
     def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
         """Return a topic's effective properties, by name. Raises as `for_topic`."""
         settings = self.for_topic(overrides)
+        read = {
+            name: (row, getattr(settings, attribute_of(name)), self._source_of(row))
+            for name, row in TOPIC_PROPERTIES.items()
+        }
+        kept = {
+            name: (row, _kept_value(row, overrides), ConfigSource.DEFAULT)
+            for name, row in KEPT_PROPERTIES.items()
+        }
         return tuple(
             ConfigDescription(
                 name=name,
-                value=row.format(getattr(settings, attribute_of(name))),
+                value=row.format(value),
                 is_default=name not in overrides,
                 type=row.kind,
                 unit=row.unit,
                 documentation=row.sentence,
-                source=ConfigSource.TOPIC if name in overrides else self._source_of(row),
+                source=ConfigSource.TOPIC if name in overrides else source,
             )
-            for name, row in sorted(TOPIC_PROPERTIES.items())
+            for name, (row, value, source) in sorted((read | kept).items())
         )
 
     def describe_broker(self) -> tuple[ConfigDescription, ...]:
@@ -240,11 +258,28 @@ class Loaded:
     warnings: tuple[str, ...]
 
 
+def _check_flush_messages(text: str, overrides: Mapping[str, str]) -> None:
+    """Raise `ConfigError` unless the topic itself flushes each record: the default may differ from
+    broker to broker."""
+    if overrides.get("flush") != "always":
+        raise ConfigError(
+            f"{FLUSH_MESSAGES} = {shown(text)} is kept only beside flush=always, which flushes each"
+            " record before it is acknowledged"
+        )
+
+
+def _kept_value(row: Property, overrides: Mapping[str, str]) -> Value:
+    text = overrides.get(row.name)
+    return row.default if text is None else row.parse(text)
+
+
 def topic_property(name: str) -> Property:
-    """Return the topic property of this name. Raises `ConfigError`."""
-    if name not in TOPIC_PROPERTIES:
-        raise unknown("topic property", name, TOPIC_PROPERTIES)
-    return TOPIC_PROPERTIES[name]
+    """Return the topic property of this name, also one that is only kept. Raises `ConfigError`."""
+    if row := TOPIC_PROPERTIES.get(name) or KEPT_PROPERTIES.get(name):
+        return row
+    if name in REFUSED_PROPERTIES:
+        raise ConfigError(f"{name} cannot be set: {REFUSED_PROPERTIES[name]}")
+    raise unknown("topic property", name, (*TOPIC_PROPERTIES, *KEPT_PROPERTIES))
 
 
 def load(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from minibroker.protocol.constants import PLAINTEXT
@@ -28,6 +28,8 @@ Value: TypeAlias = (
     | tuple[str, ...]
     | None
 )
+
+Number = TypeVar("Number", int, float)
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -63,8 +65,8 @@ class Kind(StrEnum):
     """How the text of a property is read."""
 
     INT = "int"
+    DOUBLE = "double"
     BOOLEAN = "boolean"
-    RATIO = "double"
     WORDS = "list"
     TEXT = "string"
     PATH = "path"
@@ -83,7 +85,8 @@ class Property:
 
     `topic_name` is the property's name at a topic, where a topic may override it; `aliases` are
     other names of it with the factor that turns their number into this property's unit.
-    `is_list`: words can be added to a topic's value, and taken out.
+    `is_list`: words can be added to a topic's value, and taken out. `advice` is a part of the error
+    for a value that is not allowed.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Property:
     topic_name: str | None = None
     aliases: tuple[tuple[str, int], ...] = ()
     is_list: bool = False
+    advice: str = ""
 
     @property
     def range(self) -> str:
@@ -106,10 +110,8 @@ class Property:
         if self.choices:
             return ", ".join(self.choices)
         match self.kind:
-            case Kind.INT:
+            case Kind.INT | Kind.DOUBLE:
                 return f"{self.low} to {spelled(self.high)}"
-            case Kind.RATIO:
-                return "0 to 1"
             case Kind.BOOLEAN:
                 return "true, false"
             case Kind.LISTENERS:
@@ -144,14 +146,15 @@ class Property:
             raise ConfigError(
                 f"{name or self.name} = {shown(text)} is not allowed; it takes {self.range}{unit}"
                 f"{PASSWORD_ADVICE if has_password else ''}"
+                f"{f': {self.advice}' if self.advice else ''}"
             ) from None
 
     def _parse(self, text: str) -> Value:
         match self.kind:
             case Kind.INT:
                 return self._checked(int(text))
-            case Kind.RATIO:
-                return _ratio(text)
+            case Kind.DOUBLE:
+                return self._checked(float(text))
             case Kind.WORDS:
                 words = [_one_of(word.strip(), self.choices) for word in text.split(",")]
                 return ",".join(dict.fromkeys(words))
@@ -185,7 +188,7 @@ class Property:
             case Kind.TEXT:
                 return _one_of(text, self.choices) if self.choices else text
 
-    def _checked(self, number: int) -> int:
+    def _checked(self, number: Number) -> Number:
         if not self.low <= number <= self.high:
             raise ValueError(number)
         return number
@@ -278,13 +281,6 @@ def bounded(problems: list[str], what: str) -> list[str]:
     """Return the first problems of one kind, and a last one that counts the others."""
     more = len(problems) - PROBLEMS_MAX
     return [*problems[:PROBLEMS_MAX], f"{more} more {what}"] if more > 0 else problems
-
-
-def _ratio(text: str) -> float:
-    ratio = float(text)
-    if not 0 <= ratio <= 1:  # nor is NaN
-        raise ValueError(text)
-    return ratio
 
 
 def _one_of(text: str, choices: tuple[str, ...]) -> str:

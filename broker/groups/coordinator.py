@@ -42,6 +42,7 @@ FOLLOW_INTERVAL_S: Final = 1.0
 GROUPS_AT_ONCE: Final = 50  # handled between two checkpoints, at which other tasks run
 TOMBSTONES_PER_BATCH: Final = 500
 WARNING_INTERVAL_MS: Final = 60_000
+UNSURE_FENCES_MAX: Final = 2  # of a broker, and of a controller before it
 # The errors on which a client gives up its membership, or stops because another took its place.
 PUT_OUT: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
@@ -61,6 +62,25 @@ class KeptGroup(NamedTuple):
     group_id: str
     members: int
     offsets: Mapping[TopicPartition, int]
+
+
+class _Doubts:
+    """Since when requests that read find this broker unsure that it still coordinates a shard."""
+
+    def __init__(self) -> None:
+        self._began: dict[TopicPartition, tuple[int, float]] = {}  # with the leader epoch
+
+    def since(self, name: TopicPartition, leader_epoch: int, now: float) -> float:
+        """Return when the doubt in this leader epoch began, which is now if there was none."""
+        epoch, began_at = self._began.get(name, (leader_epoch, now))
+        if epoch != leader_epoch:
+            began_at = now
+        self._began[name] = leader_epoch, began_at
+        return began_at
+
+    def end(self, name: TopicPartition) -> None:
+        """End the doubt: the broker is sure."""
+        self._began.pop(name, None)
 
 
 class Coordinator:
@@ -97,6 +117,7 @@ class Coordinator:
         self._retention_at = math.inf
         self._is_to_review = False
         self._warned_at_ms = -WARNING_INTERVAL_MS
+        self._doubts = _Doubts()
 
     # -- for handlers
 
@@ -143,9 +164,19 @@ class Coordinator:
         lasts, and it was told in this session that it leads.
 
         Only requests that read need this. A write is safe without it, since the in-sync replicas
-        confirm records of the newest leader only.
+        confirm records of the newest leader only. COORDINATOR_LOAD_IN_PROGRESS for as long as a
+        controller may take to confirm or replace this broker, then NOT_COORDINATOR.
         """
-        self._check_session(shard.partition.topic_partition, now)
+        name = shard.partition.topic_partition
+        try:
+            self._check_session(name, now)
+        except Refused as refused:
+            unsure_since = self._doubts.since(name, shard.partition.leader_epoch, now)
+            code = ErrorCode.NOT_COORDINATOR
+            if now - unsure_since < UNSURE_FENCES_MAX * self._config.fence_timeout_ms / 1000:
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            raise Refused(code, refused.message) from None
+        self._doubts.end(name)
 
     def _check_session(self, name: TopicPartition, now: float) -> None:
         is_present = self._replicas.is_role_present(name)
@@ -171,7 +202,7 @@ class Coordinator:
             self._check_session(name, now)
             shard = self._shards.get(name)
             if shard is not None and shard.is_broken:
-                raise
+                raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from None
             return None
 
     def sure_error(self, group_id: str, error: int, now: float) -> ErrorCode:

@@ -5,7 +5,8 @@ that describes it. `Config` has all of them. A field's name is the property's, w
 dots (asserted below).
 
 The table has only properties that some part of the broker reads. A setting that is accepted and has
-no effect is worse than an error, because its user relies on it.
+no effect is worse than an error, because its user relies on it. `kept` has the topic properties of
+Kafka that change nothing a user could rely on.
 """
 
 from dataclasses import fields

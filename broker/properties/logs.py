@@ -81,9 +81,10 @@ class Topics:
         "compression.type",
         Kind.TEXT,
         "producer",
-        "Batches are stored as their producer compressed them.",
-        choices=("producer",),
+        "Batches are stored as their producer compressed them, whichever of these is set.",
+        choices=("producer", "gzip", "snappy", "lz4", "zstd"),
         topic_name="compression.type",
+        advice="a broker decompresses nothing",
     )
     message_max_bytes: int = setting(
         "message.max.bytes",
@@ -231,9 +232,10 @@ class Compaction:
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         "log.cleaner.min.cleanable.ratio",
-        Kind.RATIO,
+        Kind.DOUBLE,
         0.5,
         "The share of a log that must be dirty, before it is compacted again.",
+        high=1,
         topic_name="min.cleanable.dirty.ratio",
     )
     log_cleaner_min_compaction_lag_ms: int = setting(

@@ -12,8 +12,8 @@ returns one of:
 * None if the protocol has no response (PRODUCE with acks=0).
 
 The table also says for each handler whether an unexpected exception in it may have left state half
-changed (`Effect`, `defects.py`). JOIN_GROUP and FETCH remember their sender. Their handlers get the
-sender as well, so they are not in the table.
+changed (`Effect`, `defects.py`). What FETCH and the requests of a group's member get depends
+on their connection, so they are not in the table.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from minibroker.broker.groups.member import Client
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import (
+    acls,
     broker,
     configs,
     control,
@@ -86,12 +87,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.UPDATE_METADATA: _changes(control.update_metadata),
     ApiKey.CONTROLLED_SHUTDOWN: _changes(control.controlled_shutdown),
     ApiKey.OFFSET_COMMIT: _changes(group_offsets.commit),
-    ApiKey.OFFSET_FETCH: _changes(group_offsets.fetch),  # it replays what is committed, first
     ApiKey.FIND_COORDINATOR: _reads(groups.find_coordinator),
     ApiKey.HEARTBEAT: _changes(groups.heartbeat),
     ApiKey.LEAVE_GROUP: _changes(groups.leave),
-    ApiKey.SYNC_GROUP: _changes(groups.sync),
-    ApiKey.DESCRIBE_GROUPS: _changes(groups.describe),  # as above
+    ApiKey.DESCRIBE_GROUPS: _changes(groups.describe),  # it replays what is committed, first
     ApiKey.LIST_GROUPS: _changes(groups.list_groups),  # as above
     ApiKey.API_VERSIONS: _reads(versions.handle),
     ApiKey.CREATE_TOPICS: _changes(topics.create),
@@ -99,6 +98,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.DELETE_RECORDS: _changes(delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: _changes(producer_id.handle),
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: _reads(offsets.offsets_for_leader_epoch),
+    ApiKey.DESCRIBE_ACLS: _reads(acls.describe),
     ApiKey.DESCRIBE_CONFIGS: _reads(configs.describe),
     ApiKey.CREATE_PARTITIONS: _changes(topics.create_partitions),
     ApiKey.DELETE_GROUPS: _changes(groups.delete),
@@ -112,7 +112,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.PROBE: _changes(control.probe),
     ApiKey.HAND_OVER: _changes(leaders.hand_over),
 }
-assert {*HANDLERS, ApiKey.JOIN_GROUP, ApiKey.FETCH} == {*ApiKey}, "each announced api is served"
+BY_CONNECTION: Final = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.OFFSET_FETCH}
+assert {*HANDLERS, *BY_CONNECTION} == {*ApiKey}, "each announced api is served"
 
 
 def effect_of(envelope: RequestEnvelope) -> Effect:
@@ -133,7 +134,21 @@ def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: floa
         is_large = len(envelope.message.partitions) > ELEMENTS_AT_ONCE
         handle = fetch.handle_in_turns if is_large else fetch.handle
         return handle(services, envelope.message, now, peer)
-    if envelope.api_key == ApiKey.JOIN_GROUP:
-        client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])
-        return groups.join(services, envelope.message, client, now)
-    return HANDLERS[envelope.api_key].handle(services, envelope.message, now)
+    handler = HANDLERS.get(envelope.api_key)
+    if handler is not None:
+        return handler.handle(services, envelope.message, now)
+    return _serve_member(services, envelope, peer, now)
+
+
+def _serve_member(
+    services: Services, envelope: RequestEnvelope, peer: str, now: float
+) -> HandlerResult:
+    request = envelope.message
+    if envelope.api_key == ApiKey.OFFSET_FETCH:
+        is_member = services.member_connections.has_member(peer, request.group_id, now)
+        return group_offsets.fetch(services, request, now, is_member=is_member)
+    services.member_connections.record(peer, request.group_id, now)
+    if envelope.api_key == ApiKey.SYNC_GROUP:
+        return groups.sync(services, request, now)
+    client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])
+    return groups.join(services, request, client, now)

@@ -24,6 +24,7 @@ from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.far_stamps import FarStamps
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.member_connections import MemberConnections
 from minibroker.broker.server.offset_lookups import OffsetLookups
 from minibroker.broker.server.refusals import Refusals
 from minibroker.broker.server.request_memory import RequestMemory
@@ -78,6 +79,7 @@ class Services:
     defects: Defects = field(default_factory=Defects)
     offset_lookups: OffsetLookups = field(default_factory=OffsetLookups)
     refusals: Refusals = field(default_factory=Refusals)
+    member_connections: MemberConnections = field(default_factory=MemberConnections)
     far_stamps: FarStamps = field(default_factory=FarStamps)
     in_worker: InWorker = _here
     unpacking: trio.Lock = field(default_factory=trio.Lock)

@@ -137,6 +137,7 @@ class Session:
             self._stream.close()
             self._memory.set_held(self, 0)
             self._services.fetch_sessions.abandon(self._stream.peer)
+            self._services.member_connections.forget(self._stream.peer)
             if self._client is not None:
                 self._services.clients.disconnect(self._client)
             for kind, count in self._parked.items():

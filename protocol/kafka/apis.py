@@ -1,7 +1,9 @@
 """The apis that are served on Kafka's wire, with their versions and the fields of their messages.
 
 The versions are the newest without the "flexible" encoding, about those of Kafka 2.3: every client
-knows them, and works without an api that is missing. Only ApiVersions is served in newer versions.
+knows them, and works without an api that is missing. A few apis are served in newer versions:
+ApiVersions; Metadata and OffsetFetch, because sarama before 1.46 sends these without asking for the
+broker's versions; and ListGroups, because older versions of it do not have the state of a group.
 Low minimum versions that no client uses any more are announced on purpose: librdkafka before 2.11.1
 infers features from exact old versions, and drops compression, groups or idempotence without them
 (docs/kafka.md).
@@ -11,6 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from minibroker.protocol.kafka.schema import Struct, Version, parse
+
+_API_VERSIONS_KEY: Final = 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +32,11 @@ class KafkaApi:
     def is_flexible(self, version: Version) -> bool:
         """Return whether bodies of this version have the flexible encoding."""
         return self.flexible_since is not None and version >= self.flexible_since
+
+    def has_header_tags(self, version: Version) -> bool:
+        """Return whether the header of a response in this version has tagged fields. That of
+        ApiVersions never has: its client does not know yet which versions the broker serves."""
+        return self.key != _API_VERSIONS_KEY and self.is_flexible(version)
 
 
 def _api(
@@ -110,9 +119,9 @@ LIST_OFFSETS: Final = _api(
 METADATA: Final = _api(
     3,
     "Metadata",
-    "0-8",
+    "0-10",
     """
-    topics?1+[name:string] 4+allow_auto_topic_creation:bool=1
+    topics?1+[10+topic_id:uuid name:string?10+] 4+allow_auto_topic_creation:bool=1
     8+include_cluster_authorized_operations:bool 8+include_topic_authorized_operations:bool
     """,
     """
@@ -120,7 +129,7 @@ METADATA: Final = _api(
     brokers[node_id:i32 host:string port:i32 1+rack:string?]
     2+cluster_id:string? 1+controller_id:i32=-1
     topics[
-        error_code:i16 name:string 1+is_internal:bool
+        error_code:i16 name:string 10+topic_id:uuid 1+is_internal:bool
         partitions[
             error_code:i16 partition_index:i32 leader_id:i32 7+leader_epoch:i32=-1
             replica_nodes:[i32] isr_nodes:[i32] 5+offline_replicas:[i32]
@@ -129,6 +138,7 @@ METADATA: Final = _api(
     ]
     8+cluster_authorized_operations:i32=-2147483648
     """,
+    flexible=9,
 )
 OFFSET_COMMIT: Final = _api(
     8,
@@ -153,8 +163,8 @@ OFFSET_COMMIT: Final = _api(
 OFFSET_FETCH: Final = _api(
     9,
     "OffsetFetch",
-    "1-5",
-    "group_id:string topics?2+[name:string partition_indexes:[i32]]",
+    "1-7",
+    "group_id:string topics?2+[name:string partition_indexes:[i32]] 7+require_stable:bool",
     """
     3+throttle_time_ms:i32
     topics[
@@ -166,6 +176,7 @@ OFFSET_FETCH: Final = _api(
     ]
     2+error_code:i16
     """,
+    flexible=6,
 )
 FIND_COORDINATOR: Final = _api(
     10,
@@ -237,12 +248,16 @@ DESCRIBE_GROUPS: Final = _api(
 LIST_GROUPS: Final = _api(
     16,
     "ListGroups",
-    "0-2",
-    "",
-    "1+throttle_time_ms:i32 error_code:i16 groups[group_id:string protocol_type:string]",
+    "0-4",
+    "4+states_filter:[string]",
+    """
+    1+throttle_time_ms:i32 error_code:i16
+    groups[group_id:string protocol_type:string 4+group_state:string]
+    """,
+    flexible=3,
 )
 API_VERSIONS: Final = _api(
-    18,
+    _API_VERSIONS_KEY,
     "ApiVersions",
     "0-4",
     "3+client_software_name:string 3+client_software_version:string",
@@ -288,6 +303,22 @@ INIT_PRODUCER_ID: Final = _api(
     "0-1",
     "transactional_id:string? transaction_timeout_ms:i32",
     "throttle_time_ms:i32 error_code:i16 producer_id:i64=-1 producer_epoch:i16=-1",
+)
+DESCRIBE_ACLS: Final = _api(
+    29,
+    "DescribeAcls",
+    "0-1",
+    """
+    resource_type_filter:i8 resource_name_filter:string? 1+pattern_type_filter:i8=3
+    principal_filter:string? host_filter:string? operation:i8 permission_type:i8
+    """,
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string?
+    resources[
+        resource_type:i8 resource_name:string 1+pattern_type:i8=3
+        acls[principal:string host:string operation:i8 permission_type:i8]
+    ]
+    """,
 )
 DESCRIBE_CONFIGS: Final = _api(
     32,

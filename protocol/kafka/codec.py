@@ -35,7 +35,7 @@ from minibroker.protocol.types import Part, records_size
 
 STRING_BYTES_MAX: Final = 2**15 - 1
 _UVARINT_BYTES_MAX: Final = 5
-_FIXED: Final = {"bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q"}
+_FIXED: Final = {"bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "uuid": "16s"}
 
 # Takes a frame, the struct's start, and how many elements there may be; returns its value and end.
 Decode: TypeAlias = Callable[[memoryview, int, int], tuple[Any, int]]

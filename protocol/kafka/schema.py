@@ -2,10 +2,10 @@
 
     "group_id:string 3+instance_id:string? topics[name:string partitions:[i32]]"
 
-A field is `name:type`. Types are bool, i8, i16, i32, i64, string, bytes and records; `:[i32]` is an
-array of them and `name[...]` an array of structs. A `?` behind the type, or before the bracket,
-says that the value may be null, in `3+` of later versions only. `3+name` is there from version 3
-on, `2-4:name` from 2 to 4. `=7` is the value in versions without the field.
+A field is `name:type`. Types are bool, i8, i16, i32, i64, uuid, string, bytes and records;
+`:[i32]` is an array of them and `name[...]` an array of structs. A `?` behind the type, or before
+the bracket, says that the value may be null, in `3+` of later versions only. `3+name` is there from
+version 3 on, `2-4:name` from 2 to 4. `=7` is the value in versions without the field.
 
 Names are those of Kafka's public message schemas, spelled with underscores.
 """
@@ -23,7 +23,13 @@ _FIELD: Final = re.compile(
     r"(?::(?P<array>\[)?(?P<type>[a-z0-9]+)(?(array)\]))?(?P<null>\?(?:(?P<null_since>\d+)\+)?)?"
     r"(?:=(?P<default>-?\d+))?(?P<struct>\[)?"
 )
-_DEFAULTS: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "bool": False}
+_DEFAULTS: Final[dict[str, Any]] = {
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "bool": False,
+    "uuid": bytes(16),
+}
 _VERSION_MAX: Final = 2**15 - 1
 
 

@@ -1,7 +1,10 @@
 """Converts whole frames of Kafka's wire to and from the messages that both wires share.
 
-    request = key i16 | version i16 | correlation id i32 | client id string? | body
-    answer  = correlation id i32 | body
+    request = key i16 | version i16 | correlation id i32 | client id string? | tags | body
+    answer  = correlation id i32 | tags | body
+
+Only flexible versions have tags, which are empty here, and of these ApiVersions has none in its
+answers.
 
 A request or a response with many elements is converted in turns: the functions without pauses raise
 `TooManyElements` for it, and each has a generator beside it.
@@ -41,6 +44,7 @@ from minibroker.protocol.types import Part
 _START: Final = Struct(">hhi")
 _ANSWER_START: Final = Struct(">ii")
 _LENGTH_BYTES: Final = 4
+NO_TAGS: Final = b"\0"
 _CLIENT: Final = parse("RequestHeader", "client_id:string?")
 
 
@@ -99,7 +103,8 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
     adapter = ADAPTERS.get(key)
     if adapter is None or not adapter.api.first <= version <= adapter.api.last:
         if key != API_VERSIONS.key:
-            raise UnsupportedVersion(key, version, correlation_id)
+            more = _explanation(frame, adapter)
+            raise UnsupportedVersion(key, version, correlation_id, more)
         unknown = RequestEnvelope(
             ApiKey.API_VERSIONS, version, correlation_id, None, ApiVersionsRequest()
         )
@@ -115,6 +120,21 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
         elements_max=ELEMENTS_AT_ONCE,
     )
     return header.request(frame, asked, at)
+
+
+def _explanation(frame: memoryview, adapter: Adapter | None) -> str:
+    """Return what helps to find the client of a refused request, and to set it right."""
+    try:
+        (client_id,), _ = decode(_CLIENT, 0, frame, _START.size)
+    except ProtocolError:
+        return ""
+    if adapter is None:
+        return f"; client id {client_id!r}"
+    api = adapter.api
+    return (
+        f", versions {api.first} to {api.last} of {api.name} are; client id {client_id!r}."
+        " A client that does not ask which versions are served must be set to those of Kafka 2.3"
+    )
 
 
 def decode_request_in_turns(
@@ -153,6 +173,7 @@ class ResponseEncoder:
         self._adapter = adapter
         self._version = version
         self._is_flexible = adapter.api.is_flexible(version)
+        self._tags = NO_TAGS if adapter.api.has_header_tags(version) else b""
 
     def encode(self, correlation_id: int, response: Any) -> list[Part]:
         """Encode a response. Raises `TooManyElements` for one that `in_turns` may encode."""
@@ -161,14 +182,19 @@ class ResponseEncoder:
         parts = encode(
             shape, self._version, value, is_flexible=is_flexible, elements_max=ELEMENTS_AT_ONCE
         )
-        return _framed(correlation_id, parts)
+        return self._framed(correlation_id, parts)
 
     def in_turns(self, correlation_id: int, response: Any) -> Generator[None, None, list[Part]]:
         """Encode a response of any number of elements, with pauses."""
         value = self._adapter.response(response, self._version)
         shape, is_flexible = self._adapter.api.response, self._is_flexible
         parts = yield from encode_in_turns(shape, self._version, value, is_flexible=is_flexible)
-        return _framed(correlation_id, parts)
+        return self._framed(correlation_id, parts)
+
+    def _framed(self, correlation_id: int, parts: list[Part]) -> list[Part]:
+        tags = self._tags
+        size = _ANSWER_START.size - _LENGTH_BYTES + len(tags) + sum(map(len, parts))
+        return [_ANSWER_START.pack(size, correlation_id) + tags, *parts]
 
 
 class _UnsupportedEncoder(ResponseEncoder):
@@ -186,8 +212,3 @@ UNSUPPORTED: Final = _UnsupportedEncoder(ADAPTERS[API_VERSIONS.key], 0)
 def encoder_of(key: int, version: Version) -> ResponseEncoder:
     """Return the encoder of an api's responses in a version."""
     return ResponseEncoder(ADAPTERS[key], version)
-
-
-def _framed(correlation_id: int, parts: list[Part]) -> list[Part]:
-    size = _ANSWER_START.size - _LENGTH_BYTES + sum(map(len, parts))
-    return [_ANSWER_START.pack(size, correlation_id), *parts]

@@ -39,10 +39,11 @@ class RequestEnvelope(NamedTuple):
 
 
 class UnsupportedVersion(ProtocolError):
-    """The api or the version of a request is not served; the request's body was not read."""
+    """The api or the version of a request is not served; the request's body was not read. `more` is
+    for the operator who reads the reason."""
 
-    def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
-        super().__init__(f"api {api_key} in version {version} is not spoken here")
+    def __init__(self, api_key: int, version: int, correlation_id: int, more: str = "") -> None:
+        super().__init__(f"api {api_key} in version {version} is not served{more}")
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
@@ -102,6 +103,7 @@ _MODULES: Final = {
     ApiKey.DELETE_RECORDS: "delete_records",
     ApiKey.INIT_PRODUCER_ID: "producer_id",
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: "offsets",
+    ApiKey.DESCRIBE_ACLS: "acls",
     ApiKey.DESCRIBE_CONFIGS: "configs",
     ApiKey.CREATE_PARTITIONS: "topics",
     ApiKey.DELETE_GROUPS: "groups",

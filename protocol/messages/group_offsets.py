@@ -80,7 +80,7 @@ class PartitionGroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchResponse:
-    """`error` is that of the whole request; then `partitions` is empty."""
+    """`error` is that of the whole request; then each partition that it names has it, too."""
 
     error: int = 0
     partitions: tuple[PartitionGroupOffset, ...] = ()

@@ -30,7 +30,12 @@ from minibroker.protocol.messages.fetch import (
     FetchResponse,
     PartitionFetched,
 )
-from minibroker.protocol.messages.group_offsets import OffsetCommitResponse, PartitionCommitted
+from minibroker.protocol.messages.group_offsets import (
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    PartitionCommitted,
+    PartitionGroupOffset,
+)
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
 from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
 from minibroker.protocol.types import TopicPartition
@@ -275,6 +280,9 @@ def _error_response(
     if envelope.api_key in BY_PARTITION:
         partition_type, response_type = BY_PARTITION[envelope.api_key]
         return response_type(tuple(partition_type(*each, code) for each in partitions))
+    if envelope.api_key == ApiKey.OFFSET_FETCH:
+        offsets = [PartitionGroupOffset(*each, code, metadata="") for each in partitions]
+        return OffsetFetchResponse(code, tuple(offsets))
     return APIS[ApiKey(envelope.api_key)].response(error=code)
 
 

@@ -29,7 +29,7 @@ from tests.fuzz.known import STRANGE_TEXTS, Known
 
 APIS: Final[tuple[KafkaApi, ...]] = tuple(one.api for one in ADAPTERS.values())
 KEYS: Final = tuple(api.key for api in APIS)
-_FORMATS: Final = {"bool": ">?", "i8": ">b", "i16": ">h", "i32": ">i", "i64": ">q"}
+_FORMATS: Final = {"bool": ">?", "i8": ">b", "i16": ">h", "i32": ">i", "i64": ">q", "uuid": ">16s"}
 _BITS: Final = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 _UVARINTS: Final = (b"\0", b"\1", b"\2", b"\x7f", b"\x80", b"\xff\xff\xff\xff\x0f", b"\x80" * 9)
 
@@ -51,6 +51,7 @@ WRONG: Final[dict[str, tuple[bytes, ...]]] = {
     },
     "size16": tuple(struct.pack(">h", number) for number in boundaries(16)),
     "size32": tuple(struct.pack(">i", number) for number in (*boundaries(32), 2**16, 2**24)),
+    "uuid": (bytes(16), b"\xff" * 16),
     "uvarint": _UVARINTS,
     "text": (b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\0"),
     "bytes": (b"", b"\0" * 4, b"\xff" * 300),
@@ -104,6 +105,8 @@ class KafkaFrames:
                 return self.known.blob(one.name)
             case "records":
                 return self.known.records()
+            case "uuid":
+                return self._rng.choice((bytes(16), self._rng.randbytes(16)))
         return self.known.number(one.name if one.name != "partitions" else "partition")
 
     # -- frames
@@ -248,6 +251,8 @@ def _twists(shape: Struct, version: int, path: str) -> Iterator[Twist]:
                 yield from (Twist(here, True), Twist(here, False))
             case "string":
                 yield from (Twist(here, text) for text in (*STRANGE_TEXTS, LONG_TEXT))
+            case "uuid":
+                yield from (Twist(here, data) for data in (bytes(16), b"\xff" * 16))
             case "bytes" | "records":
                 yield from (Twist(here, data) for data in (b"", b"\0", b"\xff" * 100, LONG_BYTES))
             case _:

@@ -313,5 +313,6 @@ def _correlation_id(wire: str, answer: bytes) -> int:
 
 def _kafka_answer(frame: Frame, answer: bytes) -> Any:
     api = ADAPTERS[frame.api_key].api
-    is_flexible = api.is_flexible(frame.version)
-    return decode(api.response, frame.version, memoryview(answer), 4, is_flexible=is_flexible)[0]
+    version, is_flexible = frame.version, api.is_flexible(frame.version)
+    start = 4 + api.has_header_tags(version)
+    return decode(api.response, version, memoryview(answer), start, is_flexible=is_flexible)[0]

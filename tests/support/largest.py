@@ -183,8 +183,9 @@ class _KafkaFrames:
         self._count = count
         api, version = self._api, self._api.last
         value = self._struct(api.request, "", 0)
-        body = b"".join(map(bytes, encode(api.request, version, value)))
-        data = struct.pack(">hhih", api.key, version, 1, -1) + body
+        is_flexible = api.is_flexible(version)
+        body = b"".join(map(bytes, encode(api.request, version, value, is_flexible=is_flexible)))
+        data = struct.pack(">hhih", api.key, version, 1, -1) + b"\0" * is_flexible + body
         return struct.pack(">I", len(data)) + data
 
     def _struct(self, shape: Struct, path: str, index: int) -> Any:
@@ -207,8 +208,10 @@ class _KafkaFrames:
     def _plain(self, one: Field, index: int) -> Any:
         match one.type:
             case "string":
-                may_be_null = one.may_be_null(self._api.last)
-                return None if may_be_null and not one.is_array else text_of(one.name, index)
+                is_null = one.may_be_null(self._api.last) and one.name != "name"
+                return None if is_null and not one.is_array else text_of(one.name, index)
+            case "uuid":
+                return bytes(16)
             case "bytes":
                 return b""
             case "records":

@@ -12,6 +12,7 @@ Kafka: kafkajs commits -1 or -2 where a group is to begin at an end of the log.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import trio
@@ -70,7 +71,10 @@ def _commit(
     refusals: dict[TopicPartition, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> Turns[OffsetCommitResponse]:
-        """Return the answer: partitions that were not refused have this outcome."""
+        """Return the answer: partitions that were not refused have this outcome. librdkafka gives
+        a commit up if COORDINATOR_LOAD_IN_PROGRESS lasts for 0.3 s."""
+        if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return OffsetCommitResponse((yield from _results(asked, refusals, error)))
 
     try:
@@ -201,14 +205,37 @@ def _encode(services: Services, shard: Shard, records: Records, turn: Turn) -> T
 
 
 def fetch(
-    services: Services, request: OffsetFetchRequest, now: float
+    services: Services, request: OffsetFetchRequest, now: float, *, is_member: bool = False
 ) -> OffsetFetchResponse | Turns[OffsetFetchResponse]:
     """Return the committed offsets of a group (GRP-02, GRP-08).
 
-    INVALID_REQUEST for more than an answer has room for.
+    INVALID_REQUEST for more than an answer has room for. Otherwise the error is one of two after
+    which clients ask again: COORDINATOR_LOAD_IN_PROGRESS, the only one that librdkafka survives,
+    where the sender will learn of another coordinator by its heartbeats (`is_member`), or there
+    may be none; NOT_COORDINATOR elsewhere. The error stands beside each partition, too: aiokafka
+    looks only there, and takes a partition that is missing for one without a commit.
     """
     is_long = request.partitions is None or len(request.partitions) > AT_ONCE
-    return in_turns_if(is_long, _fetch(services, request, now))
+    return in_turns_if(is_long, _fetch_or_refuse(services, request, now, is_member))
+
+
+def _fetch_or_refuse(
+    services: Services, request: OffsetFetchRequest, now: float, is_member: bool
+) -> Turns[OffsetFetchResponse]:
+    answer = yield from _fetch(services, request, now)
+    if not answer.error:
+        return answer
+    if answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        answer = OffsetFetchResponse(ErrorCode.NOT_COORDINATOR)
+    if answer.error == ErrorCode.NOT_COORDINATOR and is_member:
+        answer = OffsetFetchResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    refused: list[PartitionGroupOffset] = []
+    asked = yield from by_name(request.partitions or (), _name_of, Turn())
+    for some in at_once(asked):
+        if refused:
+            yield
+        refused += [PartitionGroupOffset(*name, answer.error, metadata="") for name in some]
+    return replace(answer, partitions=tuple(refused))
 
 
 def _fetch(

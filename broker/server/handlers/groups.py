@@ -133,6 +133,10 @@ def sync(
         registry = services.groups.serving(request.group_id, now).registry
         services.groups.check_room(sum(len(each.assignment) for each in request.assignments))
     except Refused as refused:
+        if refused.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # As in Kafka: the rebalance is lost, so its members begin another; clients of all ages
+            # know this error.
+            return groups.SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS)
         return groups.SyncGroupResponse(refused.code)
     group = registry.get(request.group_id, now)
     if group is None:

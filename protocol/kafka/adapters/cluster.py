@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, Final
 
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.schema import Version
@@ -27,10 +28,13 @@ from minibroker.protocol.messages.topics import (
 
 
 def _metadata_request(asked: Any, version: Version) -> MetadataRequest:
-    """Convert the request. In version 0 an empty list means all topics, not none."""
+    """Convert the request. In version 0 an empty list means all topics, not none. A topic without
+    a name, to be found by its id, may be asked for from version 12 on."""
     topics = asked.topics
     if topics is None or (version == 0 and not topics):
         return MetadataRequest(None, bool(asked.allow_auto_topic_creation))
+    if any(topic.name is None for topic in topics):
+        raise ProtocolError(f"a topic without a name in version {version} of Metadata")
     names = tuple(topic.name for topic in topics)
     return MetadataRequest(names, bool(asked.allow_auto_topic_creation))
 
@@ -52,6 +56,7 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
             lambda topic: topics.make(
                 topic.error,
                 topic.name,
+                topic.topic_id,
                 topic.is_internal,
                 Converted(partial(_partition, known), topic.partitions),
             ),

@@ -22,7 +22,7 @@ from minibroker.protocol.messages.configs import (
 from minibroker.protocol.messages.topics import TopicResult
 
 # Kafka's numbers for types of settings (KIP-569), by our names.
-CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "listeners": 7, "names": 7}
+CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "double": 6, "listeners": 7, "names": 7}
 STRING_TYPE: Final = 2
 
 

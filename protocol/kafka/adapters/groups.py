@@ -158,14 +158,16 @@ _DESCRIBED_MEMBER: Final = apis.DESCRIBE_GROUPS.response.of("groups").of("member
 
 
 def _list_groups_request(asked: Any, version: Version) -> ListGroupsRequest:
-    return ListGroupsRequest()
+    return ListGroupsRequest(tuple(asked.states_filter))
 
 
 def _list_groups_response(answer: ListGroupsResponse, version: Version) -> Any:
     make = apis.LIST_GROUPS.response.of("groups").make
     return apis.LIST_GROUPS.response.make(
         error_code=answer.error,
-        groups=Converted(lambda one: make(one.group_id, one.protocol_type), answer.groups),
+        groups=Converted(
+            lambda one: make(one.group_id, one.protocol_type, one.state), answer.groups
+        ),
     )
 
 
@@ -213,6 +215,8 @@ def _offset_commit_response(answer: OffsetCommitResponse, version: Version) -> A
 
 
 def _offset_fetch_request(asked: Any, version: Version) -> OffsetFetchRequest:
+    """Convert the request. `require_stable` is left out: it asks for no offset of a transaction
+    that is not committed, and there are no transactions."""
     if asked.topics is None:
         return OffsetFetchRequest(asked.group_id)
     return OffsetFetchRequest(
@@ -226,7 +230,8 @@ def _offset_fetch_request(asked: Any, version: Version) -> OffsetFetchRequest:
 
 
 def _offset_fetch_response(answer: OffsetFetchResponse, version: Version) -> Any:
-    if answer.error and not apis.OFFSET_FETCH.response.has("error_code", version):
+    has_error = answer.partitions or apis.OFFSET_FETCH.response.has("error_code", version)
+    if answer.error and not has_error:
         raise ProtocolError(f"version {version} of OffsetFetch cannot say {answer.error}")
     topics = apis.OFFSET_FETCH.response.of("topics")
     make = topics.of("partitions").make

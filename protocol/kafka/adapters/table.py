@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters import cluster, configs, groups, records
+from minibroker.protocol.kafka.adapters import acls, cluster, configs, groups, records
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -32,6 +32,7 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *cluster.ADAPTERS,
         *groups.ADAPTERS,
         *configs.ADAPTERS,
+        *acls.ADAPTERS,
         _API_VERSIONS,
     )
 }

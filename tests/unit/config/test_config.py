@@ -12,6 +12,7 @@ from minibroker.broker.config_page import reference_page
 from minibroker.broker.config_property import Kind, parse_endpoints
 from minibroker.broker.config_sources import parse_properties
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
+from minibroker.broker.properties.kept import KEPT_PROPERTIES
 from minibroker.protocol.constants import ConfigSource
 from minibroker.protocol.types import NamedEndpoint
 
@@ -195,6 +196,54 @@ def test_a_compacted_topic_keeps_everything_unless_it_deletes_too():
     }
 
 
+KEPT = {
+    "compression.type": "gzip",
+    "compression.gzip.level": "9",
+    "flush.messages": "9223372036854775807",
+    "preallocate": "true",
+    "remote.storage.enable": "false",
+    "local.retention.ms": "-2",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_property_without_effect_is_kept(name):
+    """It is described as it was set, and the log's settings are those of a topic without it."""
+    config = Config()
+    described = {row.name: row for row in config.describe_topic({name: KEPT[name]})}[name]
+    assert (described.value, described.source) == (KEPT[name], ConfigSource.TOPIC)
+    assert config.for_topic({name: KEPT[name]}).limits() == config.for_topic().limits()
+    default = {row.name: row for row in config.describe_topic({})}[name]
+    assert (default.is_default, default.source) == (True, ConfigSource.DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("cleanup.policy", "compacted", "it takes compact, delete"),
+        ("compression.type", "uncompressed", "a broker decompresses nothing"),
+        ("remote.storage.enable", "true", "there is no tiered storage"),
+        ("min.cleanable.dirty.ratio", "1.5", "it takes 0 to 1"),
+        ("min.cleanable.dirty.ratio", "nan", "it takes 0 to 1"),
+        ("flush.messages", "1", "only beside flush=always"),
+        ("leader.replication.throttled.replicas", "*", "replication is not throttled"),
+        ("message.format.version", "2.8", "Kafka 4.0 has removed it"),
+    ],
+)
+def test_a_property_that_would_promise_something_is_refused(name, text, why):
+    """The error says why."""
+    with pytest.raises(ConfigError, match=f"^{name}.*{why}"):
+        Config().for_topic({name: text})
+
+
+def test_flushes_by_count_are_kept_where_each_record_is_flushed():
+    """By the topic's own setting: the brokers' may differ."""
+    always = load(flags={"flush": "always"}).config
+    with pytest.raises(ConfigError, match=r"flush\.messages"):
+        always.for_topic({"flush.messages": "1"})
+    assert always.for_topic({"flush.messages": "1", "flush": "always"}).flush == "always"
+
+
 def test_a_configuration_can_be_written_and_read():
     """Every value written as text, empty ones too, is a file that gives the same configuration."""
     given = "flush=always\nlog.retention.hours=1\nlisteners=A://[::1]:7,B://:8\nlog.dirs=/d\n"
@@ -211,7 +260,7 @@ def test_a_configuration_can_be_written_and_read():
 def test_a_topic_is_described():
     """DESCRIBE_CONFIGS lists every topic property, and which of them the topic sets itself."""
     rows = {row.name: row for row in Config().describe_topic({"flush": "never"})}
-    assert rows.keys() == TOPIC_PROPERTIES.keys()
+    assert rows.keys() == TOPIC_PROPERTIES.keys() | KEPT_PROPERTIES.keys()
     assert (rows["flush"].value, rows["flush"].is_default) == ("never", False)
     assert (rows["retention.ms"].value, rows["retention.ms"].is_default) == ("604800000", True)
     assert (rows["retention.ms"].type, rows["retention.ms"].unit) == ("int", "ms")

@@ -52,11 +52,11 @@ def state_in(keeper: Keeper, group_id: str = "g") -> str:
 
 
 async def test_who_is_not_the_coordinator_says_so(autojump_clock: trio.testing.MockClock) -> None:
-    """GRP-01: no topic: COORDINATOR_NOT_AVAILABLE; led elsewhere: NOT_COORDINATOR; led here and not
-    read yet: COORDINATOR_LOAD_IN_PROGRESS."""
+    """GRP-01: no topic, or led elsewhere: NOT_COORDINATOR; led here and not read yet:
+    COORDINATOR_LOAD_IN_PROGRESS."""
     node = Node()
     node.live(1, 2)
-    assert error_of(node) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(node) == ErrorCode.NOT_COORDINATOR
     node.know(state_of_offsets(leader=2, isr=(2,), replicas=(2,)))
     assert error_of(node) == ErrorCode.NOT_COORDINATOR
     keeper = Keeper()

@@ -14,8 +14,10 @@ def header(key: int, version: int, correlation_id: int = 7) -> bytes:
 
 def request(api: KafkaApi, version: int, *values, **named) -> memoryview:
     """A request's frame."""
-    body = b"".join(encode(api.request, version, api.request.make(*values, **named)))
-    return memoryview(header(api.key, version) + body)
+    is_flexible = api.is_flexible(version)
+    value = api.request.make(*values, **named)
+    body = b"".join(encode(api.request, version, value, is_flexible=is_flexible))
+    return memoryview(header(api.key, version) + b"\0" * is_flexible + body)
 
 
 def answer_to(frame: memoryview, api: KafkaApi, message: object, version: int | None = None):
@@ -26,6 +28,8 @@ def answer_to(frame: memoryview, api: KafkaApi, message: object, version: int | 
     assert (size, correlation_id) == (len(data) - 4, envelope.correlation_id)
     shown = envelope.version if version is None else version
     is_flexible = api.is_flexible(shown)
-    value, end = decode(api.response, shown, memoryview(data), 8, is_flexible=is_flexible)
+    start = 8 + api.has_header_tags(shown)
+    assert not any(data[8:start])
+    value, end = decode(api.response, shown, memoryview(data), start, is_flexible=is_flexible)
     assert end == len(data)
     return value

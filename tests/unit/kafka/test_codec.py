@@ -21,6 +21,7 @@ NOT_IN_KIO = {
     ("CreateTopics", 0),
     ("CreateTopics", 1),
     ("DeleteTopics", 0),
+    ("DescribeAcls", 0),
     ("DescribeConfigs", 0),
 }
 ROUNDS = 25
@@ -162,6 +163,13 @@ BY_HAND = [
     ("CreateTopics", 1, "response", "00000001 0001 74 0024 ffff"),
     ("DeleteTopics", 0, "request", "00000001 0001 74 000003e8"),
     ("DeleteTopics", 0, "response", "00000001 0001 74 0003"),
+    ("DescribeAcls", 0, "request", "02 0001 74 ffff ffff 01 01"),
+    (
+        "DescribeAcls",
+        0,
+        "response",
+        "00000000 0000 ffff 00000001 02 0001 74 00000001 0001 75 0001 2a 03 03",
+    ),
     ("DescribeConfigs", 0, "request", "00000001 02 0001 74 00000001 0001 6b"),
     (
         "DescribeConfigs",

@@ -20,6 +20,9 @@ from minibroker.protocol.messages.groups import (
     LeaveGroupResponse,
     LeavingMember,
     LeftMember,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -59,6 +62,18 @@ def test_an_unknown_api_or_version_is_not_read() -> None:
             decode_request(memoryview(header(key, version) + b"\0" * 40))
 
 
+def test_a_refused_version_says_whose_it_was_and_what_is_served() -> None:
+    """For the operator: the client sees that its connection ends."""
+    named = struct.pack(">hhih", 0, 12, 7, 4) + b"shop" + b"\0" * 40
+    with pytest.raises(UnsupportedVersion, match="0 to 7 of Produce are; client id 'shop'"):
+        decode_request(memoryview(named))
+    strange = struct.pack(">hhih", 999, 0, 7, 4) + b"shop"
+    with pytest.raises(UnsupportedVersion, match=r"api 999 .*client id 'shop'"):
+        decode_request(memoryview(strange))
+    with pytest.raises(UnsupportedVersion, match="api 999"):
+        decode_request(memoryview(struct.pack(">hhih", 999, 0, 7, 400)))
+
+
 def test_bytes_behind_the_last_field_are_refused() -> None:
     """So is a frame without a header."""
     with pytest.raises(ProtocolError, match="behind"):
@@ -73,8 +88,32 @@ def test_metadata_version_0_spells_all_topics_by_none() -> None:
     assert decode_request(request(apis.METADATA, 1, None))[0].message == MetadataRequest(None)
     assert decode_request(request(apis.METADATA, 1, []))[0].message == MetadataRequest(())
     topic = apis.METADATA.request.of("topics").make
-    asked = decode_request(request(apis.METADATA, 4, [topic("t")], False))[0].message
+    asked = decode_request(request(apis.METADATA, 4, [topic(name="t")], False))[0].message
     assert asked == MetadataRequest(("t",), allow_auto_topic_creation=False)
+
+
+def test_metadata_10_names_topics_and_tells_their_ids() -> None:
+    """A topic without a name would be asked for by its id, which versions from 12 on do."""
+    topic = apis.METADATA.request.of("topics").make
+    frame = request(apis.METADATA, 10, [topic(name="t")], True)
+    assert decode_request(frame)[0].message == MetadataRequest(("t",))
+    message = MetadataResponse((), "cluster", 1, (TopicMetadata("t", topic_id=b"i" * 16),))
+    assert answer_to(frame, apis.METADATA, message).topics[0].topic_id == b"i" * 16
+    frame = request(apis.METADATA, 9, [topic(name="t")], True)
+    assert answer_to(frame, apis.METADATA, message).topics[0].topic_id == bytes(16)
+    with pytest.raises(ProtocolError, match="without a name"):
+        decode_request(request(apis.METADATA, 10, [topic(b"i" * 16, None)]))
+
+
+def test_groups_are_listed_with_their_states() -> None:
+    """From version 4 on, where only some states may be asked for."""
+    message = ListGroupsResponse(groups=(ListedGroup("g", "consumer", "Stable"),))
+    frame = request(apis.LIST_GROUPS, 4, ["Stable", "Empty"])
+    assert decode_request(frame)[0].message == ListGroupsRequest(("Stable", "Empty"))
+    assert answer_to(frame, apis.LIST_GROUPS, message).groups[0].group_state == "Stable"
+    frame = request(apis.LIST_GROUPS, 3)
+    assert decode_request(frame)[0].message == ListGroupsRequest()
+    assert answer_to(frame, apis.LIST_GROUPS, message).groups[0].group_id == "g"
 
 
 def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:

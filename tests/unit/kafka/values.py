@@ -6,6 +6,7 @@ import io
 import random
 import re
 import typing
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -60,6 +61,8 @@ def _element_of(one: Field, version: int, rng: random.Random) -> Any:
         return rng.choice(TEXTS)
     if one.type in ("bytes", "records"):
         return rng.randbytes(rng.choice([0, 1, 7, 200]) if one.type == "bytes" else 100)
+    if one.type == "uuid":
+        return rng.choice([bytes(16), rng.randbytes(16)])
     if one.name == "error_code":
         return rng.choice(CODES)
     bits = BITS[one.type]
@@ -110,6 +113,8 @@ def _converted(hint: Any, one: Field, version: int, value: Any) -> Any:
         return tuple(_kio_value(kind, one.type, version, each) for each in value)
     if one.is_array:
         return tuple(value)
+    if one.type == "uuid":
+        return uuid.UUID(bytes=value) if any(value) else None
     names = str(hint)
     if "ErrorCode" in names:
         return ErrorCode(value)

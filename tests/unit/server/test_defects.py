@@ -178,7 +178,7 @@ def test_kinds_are_bounded_and_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_each_handler_says_on_which_side_it_is() -> None:
-    """And the two that are not in the table: a follower's FETCH moves the high watermark. A
+    """And those that are not in the table: a follower's FETCH moves the high watermark. A
     coordinator replays what is committed before it reads."""
     assert {key for key, one in HANDLERS.items() if one.effect is Effect.READS} == {
         ApiKey.LIST_OFFSETS,
@@ -186,6 +186,7 @@ def test_each_handler_says_on_which_side_it_is() -> None:
         ApiKey.FIND_COORDINATOR,
         ApiKey.API_VERSIONS,
         ApiKey.OFFSETS_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_REPLICAS,
         ApiKey.DESCRIBE_BROKER,
@@ -196,7 +197,8 @@ def test_each_handler_says_on_which_side_it_is() -> None:
 
     assert effect(ApiKey.FETCH, FetchRequest(-1)) is Effect.READS
     assert effect(ApiKey.FETCH, FetchRequest(1)) is Effect.CHANGES
-    assert effect(ApiKey.JOIN_GROUP, None) is Effect.CHANGES
+    for api_key in (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.OFFSET_FETCH):
+        assert effect(api_key, None) is Effect.CHANGES
     assert effect(ApiKey.API_VERSIONS, ApiVersionsRequest()) is Effect.READS
 
 

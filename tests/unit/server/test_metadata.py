@@ -19,6 +19,7 @@ from minibroker.broker.server.handlers import metadata
 from minibroker.broker.server.services import HangUp
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ApiKey, ConfigResourceType, ErrorCode
+from minibroker.protocol.messages.acls import DescribeAclsRequest
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
@@ -306,6 +307,13 @@ async def test_there_are_no_transactions(autojump_clock: trio.testing.MockClock)
     answer = await ask(Node(), ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest("mine"))
     assert answer.error == ErrorCode.INVALID_REQUEST
     assert "transactions" in answer.error_message
+
+
+async def test_there_are_no_acls(autojump_clock: trio.testing.MockClock) -> None:
+    """MirrorMaker then knows that there are none to copy; any other error it logs as one."""
+    answer = await ask(Node(), ApiKey.DESCRIBE_ACLS, DescribeAclsRequest())
+    assert answer.error == ErrorCode.SECURITY_DISABLED
+    assert "no ACLs" in answer.error_message
 
 
 def test_who_knows_nothing_hangs_up() -> None:
