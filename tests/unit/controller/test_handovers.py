@@ -1,6 +1,7 @@
 """How leaderships move between brokers that live: the leader is told first, then the target leads,
 at once or not at all."""
 
+import pytest
 import trio
 
 from minibroker.broker.controller.handovers import DECISION_S_MAX, HANDOVER_S_MAX, LEAVING_S_MAX
@@ -227,7 +228,8 @@ async def test_a_leader_that_does_not_answer_leads_on(autojump_clock):
         fleet.network.heal()
 
 
-async def test_the_controller_dies_at_every_step_of_an_election(autojump_clock):
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.soak)])
+async def test_the_controller_dies_at_every_step_of_an_election(autojump_clock, stride):
     """Each partition is led by the old leader or by the preferred one, all know, and whoever is
     controller next does the rest when it is asked."""
     dies_at, steps = 0, 1
@@ -249,5 +251,5 @@ async def test_the_controller_dies_at_every_step_of_an_election(autojump_clock):
             for name, record in (await fleet.state()).partitions():
                 assert record.leader in before.partition(name).replicas
                 assert record.leader_epoch - before.partition(name).leader_epoch <= 2
-            dies_at += 1
+            dies_at += stride
     assert dies_at > 5

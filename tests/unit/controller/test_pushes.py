@@ -419,7 +419,7 @@ def test_a_role_waits_for_the_settings_of_its_topic():
     assert set(kinds(taken)[:-1]) == {ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 600), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 600), marks=pytest.mark.soak)])
 def test_pushes_end_with_all_told_whatever_changes(seeds):
     """Random changes, failures and answers: in the end the broker knows the state, each request
     fits, and a role never comes before the settings of its topic."""
