@@ -127,7 +127,8 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            if not self._check_records(batch, examined):
+            is_too_large = len(batch) > partition.log.limits.batch_bytes_max  # so it is refused
+            if not is_too_large and not self._check_records(batch, examined):
                 return False
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
