@@ -145,7 +145,7 @@ class SimulatedBroker:
 
     async def _run(self, task_status: trio.TaskStatus[object]) -> None:
         PROCESS.set(self.name)
-        self.files.clock_ms = self._wall_ms
+        self.files.clock_ms = lambda: self._wall_ms()  # a deep copy keeps it
         system = System(
             network=self._world.network.host(self.name),
             files=self.files,

@@ -124,6 +124,7 @@ def _make_or_recognise(connection: sqlite3.Connection, path: PurePath, form: For
     with errors(path):
         pragma(connection, "journal_mode = WAL")
         pragma(connection, f"synchronous = {form.synchronous}")
+        pragma(connection, "temp_store = MEMORY")  # no file is opened later
     if is_new:
         with transaction(connection, path, "BEGIN IMMEDIATE"):
             for statement in form.statements:

@@ -223,8 +223,10 @@ class Session:
             del frame
             reply = self._handle(decoded, size, now)
             if type(reply.outcome) is GeneratorType:
+                self._waiting_size += size  # it may wait for a worker, and hold its request
                 self._release_buffer()
                 reply = await self._complete(reply)
+                self._waiting_size -= size
             self._reader_step = None
             self._waiting_size += reply.size
             try:

@@ -304,7 +304,7 @@ class Machine:
     def start(self) -> BrokerRegistration:
         """Start the process; return its registration."""
         assert self.process is None
-        self.files.clock_ms = self.wall_ms
+        self.files.clock_ms = lambda: self.wall_ms()
         config = load(flags=self.settings).config
         manager = LogManager(self.files, ROOT, config.for_topic().limits())
         marks = RunMarks(

@@ -258,6 +258,12 @@ async def entries_in(path: Path) -> Mapping[str, Entry]:
     return entries
 
 
+def test_sqlite_opens_no_file_later(tmp_path):
+    """A process may have no descriptor left, and the disk no room for a temporary file."""
+    with closing(sqlite_file.connect(tmp_path / "metadata.db", FORMAT)) as connection:
+        assert sqlite_file.pragma(connection, "temp_store") == 2
+
+
 async def test_sqlite_is_shared_by_two_openers(tmp_path):
     """Two openers of one file exclude each other by comparison."""
     first = await open_sqlite(tmp_path / "metadata.db")

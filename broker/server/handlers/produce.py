@@ -127,7 +127,9 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            if not self._check_records(batch, partition.settings.is_compacted, examined):
+            is_too_large = len(batch) > partition.log.limits.batch_bytes_max  # so it is refused
+            needs_keys = partition.settings.is_compacted
+            if not is_too_large and not self._check_records(batch, needs_keys, examined):
                 return False
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:

@@ -262,6 +262,14 @@ async def test_what_is_too_much_for_a_turn_is_looked_into_all_the_same() -> None
     assert len(in_worker) == 2
 
 
+def test_what_is_too_large_is_not_unpacked() -> None:
+    """It is refused by its size alone, without a worker."""
+    node = Node()
+    bomb = with_records(compress(4, b"\0" * (101 << 20)), 1, 4)
+    node.lead(overrides={"max.message.bytes": str(len(bomb) - 1)})
+    assert answer(node, request_of(bomb)).error == ErrorCode.MESSAGE_TOO_LARGE
+
+
 async def test_many_batches_take_several_turns() -> None:
     """Together they unpack to more than one turn may take; a worker is not needed."""
     node = Node()

@@ -1,7 +1,10 @@
 """The memory that unfinished requests take, all connections together (rows NET-01, NET-08)."""
 
 import logging
+import random
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -11,6 +14,8 @@ from minibroker.broker.server import session
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from tests.unit.connections import VERSIONS, serving
 from tests.unit.node import state_of
@@ -68,6 +73,42 @@ async def test_half_sent_requests_cannot_fill_the_memory(
         await trio.sleep(1)
         assert server.acceptor.statistics().open == 1
         assert server.node.services.memory.statistics() == 0
+
+
+async def test_batches_that_wait_for_a_worker_cannot_fill_the_memory(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One large batch at a time is looked into, and those that wait for it count."""
+    value = random.Random(1).randbytes(900_000) + bytes(10 * MIB)
+    batch = encode_batch([(1_000, None, value, ())], compression=4)
+    wait = (ApiKey.PRODUCE, ProduceRequest(1, 5_000, (PartitionProduce("t", 0, batch),)))
+    at_work = 0
+
+    async def in_worker(function: Callable[[], object]) -> object:
+        nonlocal at_work
+        at_work += 1
+        assert at_work == 1
+        with trio.CancelScope(shield=True):  # as a thread is waited for
+            await trio.sleep(30)
+        at_work -= 1
+        return function()
+
+    async with serving(queued_max_request_bytes=str(4 * MIB)) as server:
+        server.node.lead()
+        server.node.services.in_worker = in_worker
+        clients = [await server.connect() for _ in range(10)]
+        for client in clients:
+            with suppress(trio.BrokenResourceError):  # it may be the one that is closed
+                await client.send(wait)
+            await trio.sleep(0.1)
+            assert server.node.services.memory.statistics() <= 4 * MIB
+        assert 2 <= server.acceptor.statistics().open < 10
+        good = await server.connect()
+        await good.send(VERSIONS)
+        await good.receive(ApiKey.API_VERSIONS)
+        await trio.sleep(300)
+        assert server.node.services.memory.statistics() == 0
+        assert server.node.partition().log.log_end >= 2
 
 
 async def test_waiting_requests_cannot_fill_the_memory(
