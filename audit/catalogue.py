@@ -47,6 +47,10 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "two replicas hold different batches below the high watermark",
         "the replicas of {log} part{at}: {said}",
     ),
+    "compaction": Described(
+        "compaction has taken the last record of a key from a replica, or left an older one",
+        "compaction of {log} on broker {broker} is wrong{at}: {said}",
+    ),
     "inconsistent-offsets": Described(
         "clients were told one offset with two values",
         "offset {offset} of {log} was told with two values",

@@ -104,7 +104,10 @@ INDEX_ENTRIES: Final = pa.schema(
 # stopped in order, null if the metadata do not have it. `led_end` is how far the leader's log went,
 # by the logs that replicated from it in its own epoch; null where its own log says so.
 # `committed_end`, which all replicas of a partition share, is the largest high watermark that can
-# be believed. Logs of a compacted topic may have gaps, different ones on each replica.
+# be believed. `is_compacted`: the topic's cleanup.policy has compact. `may_be_cleaned`: it has, or
+# a broker's checkpoint says that it has compacted the partition. `cleaned_end` is the offset behind
+# the last batch that compaction has visibly changed, 0 if there is none: each replica is compacted
+# at its own time. `written_ms` is when a segment of the log was last written.
 REPLICAS: Final = pa.schema(
     [
         *REPLICA_FIELDS,
@@ -124,6 +127,10 @@ REPLICAS: Final = pa.schema(
         pa.field("led_end", pa.int64()),
         pa.field("committed_end", pa.int64()),
         pa.field("state", pa.string()),  # of its broker: "stopped", "killed", "live"
+        pa.field("may_be_cleaned", pa.bool_()),
+        pa.field("cleaned_end", pa.int64()),
+        pa.field("delete_retention_ms", pa.int64()),  # null unless it was set for the topic
+        pa.field("written_ms", pa.int64()),
     ]
 )
 

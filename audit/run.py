@@ -22,7 +22,7 @@ from pyspark.sql.functions import broadcast, coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.arrow import compute as pc
-from minibroker.audit.checks import ledgers
+from minibroker.audit.checks import compaction, ledgers
 from minibroker.audit.checks.cached import caching, in_context
 from minibroker.audit.checks.doubts import brokers_named
 from minibroker.audit.checks.extent import ReplicaRow, judge
@@ -361,7 +361,7 @@ class _Run:
                 self._known.capped.add(name)
                 note = f"{name} found more than {OF_CHECK_MAX:,}; the worst are kept."
                 self._known.notes.append(note)
-            if name in ledgers.CHECKS:
+            if name in ledgers.CHECKS or name in compaction.CHECKS:
                 findings = [*with_positions(findings, self._written)]
             self._known.findings += findings
             self._known.checks.append(CheckRun(name, reason, seconds))
@@ -508,11 +508,12 @@ def _bytes_of(inputs: Inputs) -> int:
 
 
 def _to_decode(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[LogDirectory]:
-    """Return the logs that others are compared with, and those that are not compared."""
+    """Return the logs that others are compared with, and those that were compacted: their batches
+    may differ."""
     wanted = {
         Replica(row.broker, row.topic, row.partition)
         for row in rows
-        if row.is_reference or row.is_compacted
+        if row.is_reference or row.cleaned_end
     }
     return (log for log in inputs.logs if log.replica in wanted)
 
@@ -557,6 +558,8 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
             recovery_point=checkpoints.recovery_points.get(name),
             is_lost=log is None,
             trace=inputs.traces.get(replica),
+            told_cleaned=name in checkpoints.cleaned_ends,
+            written_ms=log.written_ms if log else None,
         )
 
 

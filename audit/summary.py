@@ -96,7 +96,8 @@ class LedgerCounts:
     """The counts of acknowledged records: how many could be judged, how many of those are there as
     promised (`present`: on every in-sync replica), and how many are `nowhere`, on no replica. Every
     record that could not be judged is in an `Unjudged`; `below_start` are those of them that lie
-    below a log start."""
+    below a log start. `compacted` are neither judged nor unjudged: a newer record of their key, or
+    its tombstone, has let compaction remove them."""
 
     acknowledged: int
     judged: int
@@ -104,6 +105,12 @@ class LedgerCounts:
     shown: int = 0  # to consumers
     nowhere: int = 0
     below_start: int = 0
+    compacted: int = 0
+
+    @property
+    def unjudged(self) -> int:
+        """How many acknowledged records could not be judged."""
+        return self.acknowledged - self.judged - self.compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +357,7 @@ class Summary:
         reasons = self._reasons()
         records = 0
         if self.ledger:
-            records = self.ledger.acknowledged - self.ledger.judged - self.ledger.below_start
+            records = self.ledger.unjudged - self.ledger.below_start
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         found = self._found() or ("" if self._unnamed() else "what could be judged is sound")
@@ -372,6 +379,8 @@ class Summary:
             once = " exactly once" if is_once else ""
             below = f", {self.ledger.below_start:,} more lie below the log start"
             below = below if self.ledger.below_start else ""
+            newer = f", {self.ledger.compacted:,} more are compacted, for newer ones of their keys"
+            below += newer if self.ledger.compacted else ""
             kept = f"{present} {verb} on every in-sync replica{once}{below}; {kept}"
             kept += ", compared below their high watermarks" if is_compared else ""
         else:

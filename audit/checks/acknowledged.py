@@ -10,10 +10,14 @@ record by record and replica by replica (`suspects`).
 A place is judged if it lies at or above the log start and, in a growing log, below its high
 watermark. If a broker was stopped or killed, a record beyond the end that the log keeps is missing:
 the log may still be truncated to follow the leader's epochs.
+
+Compaction removes records. If a log may have been compacted, and has a newer record of a key, the
+older ones that it lacks are *compacted*, not lost. The same applies if the last record of the key,
+by the ledgers or on any replica, is a tombstone, and the log has no record of the key any more.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -58,6 +62,8 @@ _ENTRY: Final = (
     "acks",
     *PLACE,
     "content",
+    "named",
+    "is_tombstone",
     "topic_id",
     "timestamp",
 )
@@ -71,6 +77,7 @@ class State(StrEnum):
 
     HELD = "held"
     ABSENT = "absent"
+    COMPACTED = "compacted"  # absent, since a later record of its key is there
     OTHER = "other"  # another record is there
     BEHIND = "behind"  # behind the end of the replica
     BELOW = "below"  # below the log start that the broker wrote down
@@ -82,20 +89,22 @@ class State(StrEnum):
     @property
     def is_judged(self) -> bool:
         """Whether the state says if the record is there."""
-        return self in (State.HELD, State.ABSENT, State.OTHER, State.BEHIND)
+        return self in (State.HELD, State.ABSENT, State.COMPACTED, State.OTHER, State.BEHIND)
 
 
 @dataclass(frozen=True)
 class Acknowledged:
     """Cached DataFrames of the ledgers and records, and what the driver knows of them.
 
-    `entries`: the rows of LEDGER, with `content` instead of key and value.
-    `records`: REPLICA, offset, content.
+    `entries`: the rows of LEDGER, with `content` instead of key and value; `named` is a hash of the
+    key, null if there is none or the topic was not compacted.
+    `records`: REPLICA, offset, content, named, is_tombstone.
     `unsound`: the entries with a place where not every replica holds exactly what they say. Of two
     entries that contradict each other at least one is among them.
     `replicas`: REPLICA, in_isr, log_start, `told_start` (the log start that the broker wrote down),
     log_end (what is kept), `limit` (judged below), is_live, `farthest` (log_end of the replica that
-    has most), `earliest` (the lowest timestamp of a batch of the topic, ms).
+    has most), `earliest` (the lowest timestamp of a batch of the topic, ms), may_be_cleaned,
+    cleaned_end, `expiring_ms` (older tombstones may have expired when the log was last written).
     `lines`: by ledger, event and topic the `count`, the `first` line, when the first and the last
     were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
     `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
@@ -136,8 +145,9 @@ def acknowledged(tables: Tables) -> Acknowledged:
     """Return the input of the ledger checks; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
     more = ("group", "member", "generation", "error")
-    every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, *more)
-    every = cache(every)
+    compacted = {row.topic for row in tables.replicas.collect() if row.may_be_cleaned}
+    every = tables.ledger.withColumns({"content": _content(), **_of_key(compacted)})
+    every = cache(every.select(*_ENTRY, *more))
     is_judged = _is_judged(tables.topic_ids)
     lines = (
         every.withColumn("is_judged", is_judged)
@@ -158,7 +168,8 @@ def acknowledged(tables: Tables) -> Acknowledged:
     of_records = [row for row in lines if row.event not in OF_GROUPS]
     topics = {row.topic for row in of_records if row.topic is not None}
     records = tables.records(topics)
-    records = cache(records.select(*REPLICA, "offset", _content().alias("content")))
+    records = records.withColumns({"content": _content(), **_of_key(compacted)})
+    records = cache(records.select(*REPLICA, "offset", "content", "named", "is_tombstone"))
     replicas = collect_small(_replicas(tables))
     unsound = collect_small(_unsound(entries, records, replicas))
     known = (entries, records, unsound, replicas, tuple(lines), foreign)
@@ -194,12 +205,34 @@ def suspects(known: Acknowledged) -> DataFrame:
         .groupBy(*REPLICA, "offset")
         .agg(collect_set("content").alias("held"))
     )
-    rows = (
-        known.unsound.join(broadcast(known.replicas), [*PARTITION], "left")
-        .join(held, [*REPLICA, "offset"], "left")
-        .withColumn("state", _state())
+    rows = known.unsound.join(broadcast(known.replicas), [*PARTITION], "left").join(
+        held, [*REPLICA, "offset"], "left"
     )
-    return collect_small(rows.drop("held"))
+    rows = _with_newest(known, rows).withColumn("state", _state())
+    return collect_small(rows.drop("held", "newer", "last"))
+
+
+def _with_newest(known: Acknowledged, rows: DataFrame) -> DataFrame:
+    """Return the rows with `newer`, the offset of the newest record of the entry's key on the
+    replica, and `last`, the last record of the key by the ledgers and on all replicas."""
+    keys = rows.where(col("named").isNotNull()).select(*PARTITION, "named").distinct()
+    record = struct("offset", "is_tombstone")
+    held = (
+        known.records.where(col("named").isNotNull())
+        .join(keys, [*PARTITION, "named"], "left_semi")
+        .groupBy(*REPLICA, "named")
+        .agg(max_(record).alias("newest"))
+    )
+    told = col("event").isin(Event.ACKED.value, Event.SHOWN.value) & col("offset").isNotNull()
+    entries = known.entries.where(told & col("named").isNotNull())
+    last = (
+        held.select(*PARTITION, "named", col("newest").alias("record"))
+        .unionByName(entries.select(*PARTITION, "named", record.alias("record")))
+        .groupBy(*PARTITION, "named")
+        .agg(max_("record").alias("last"))
+    )
+    newer = held.select(*REPLICA, "named", col("newest.offset").alias("newer"))
+    return rows.join(newer, [*REPLICA, "named"], "left").join(last, [*PARTITION, "named"], "left")
 
 
 def judged_records(known: Acknowledged) -> DataFrame:
@@ -271,6 +304,12 @@ def _is_former() -> Column:
     return col("topic_id").isNull() & (col("timestamp") < col("earliest"))
 
 
+def _of_key(compacted: Collection[str]) -> dict[str, Column]:
+    """Return the columns that say what compaction does with a record of one of these topics."""
+    is_named = col("topic").isin(*compacted) & col("key").isNotNull()
+    return {"named": when(is_named, xxhash64("key")), "is_tombstone": col("value").isNull()}
+
+
 def _content() -> Column:
     return xxhash64(col("key").isNull(), "key", col("value").isNull(), "value")
 
@@ -297,6 +336,9 @@ def _replicas(tables: Tables) -> DataFrame:
         is_live.alias("is_live"),
         max_(log_end).over(partition).alias("farthest"),
         min_("made").over(Window.partitionBy("topic")).alias("earliest"),
+        coalesce("may_be_cleaned", lit(False)).alias("may_be_cleaned"),
+        coalesce("cleaned_end", lit(0)).alias("cleaned_end"),
+        (col("written_ms") - coalesce("delete_retention_ms", lit(0))).alias("expiring_ms"),
     )
 
 
@@ -340,6 +382,7 @@ def _state() -> Column:
         when(is_held, State.HELD.value)
         .when(coalesce(_is_former(), lit(False)), State.FORMER.value)
         .when(col("offset") >= col("log_end"), State.BEHIND.value)
+        .when(col("held").isNull() & _is_compacted(), State.COMPACTED.value)
         .when(col("held").isNull(), State.ABSENT.value)
         .otherwise(State.OTHER.value)
     )
@@ -350,3 +393,15 @@ def _state() -> Column:
         .when(col("offset") >= col("judged_end"), State.AHEAD.value)
         .otherwise(found)
     )
+
+
+def _is_compacted() -> Column:
+    """Whether compaction may have removed the record of an entry from a replica that lacks it."""
+    is_superseded = col("newer") > col("offset")
+    is_deleted = col("newer").isNull() & col("last.is_tombstone")
+    is_expired = col("timestamp").isNull() | (col("timestamp") <= coalesce("expiring_ms", lit(0)))
+    is_deleted &= (col("last.offset") > col("offset")) | is_expired
+    # Of a record without a key, or one of which a ledger has only the offset, no more is known.
+    is_unnamed = col("named").isNull() & (col("offset") < col("cleaned_end"))
+    is_allowed = coalesce(is_superseded | is_deleted | is_unnamed, lit(False))
+    return col("may_be_cleaned") & is_allowed

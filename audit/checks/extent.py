@@ -75,6 +75,10 @@ class ReplicaRow:
     led_end: int | None
     committed_end: int
     state: str
+    may_be_cleaned: bool
+    cleaned_end: int
+    delete_retention_ms: int | None
+    written_ms: int | None
 
 
 def judge(
@@ -343,6 +347,11 @@ class _Partition:
             None if replica.led is None else replica.led.log_end,
             self._committed()[0],
             replica.state,
+            (assignment is not None and assignment.is_compacted)
+            or any(each.told_cleaned for each in self._replicas),
+            replica.log.cleaned_end,
+            None if assignment is None else assignment.delete_retention_ms,
+            replica.written_ms,
         )
 
 

@@ -43,7 +43,7 @@ from minibroker.audit.checks.log_ends import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
-from minibroker.protocol.records.batch import COMPRESSION_MASK, LOG_APPEND_TIME
+from minibroker.protocol.records.batch import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME
 
 # The columns that name a log, and a partition.
 REPLICA: Final = ("broker", "topic", "partition")
@@ -51,6 +51,7 @@ PARTITION: Final = ("topic", "partition")
 _Epoch: TypeAlias = Any  # a Row, or what the driver builds itself: columns by name
 # The bits that a batch's attributes may have: its codec, and LogAppendTime, which a broker sets.
 _FROM_CLIENTS: Final = COMPRESSION_MASK | LOG_APPEND_TIME
+_STORED: Final = _FROM_CLIENTS | DELETE_HORIZON  # which compaction sets
 
 
 def next_offset(last_offset: str) -> Column:
@@ -68,7 +69,8 @@ def runs(batches: DataFrame) -> DataFrame:
     place where it begins and a hash of the place where it ends, and all but the outermost cancel
     out. `seams` is the same of the offsets alone, unhashed. `digest` and `bytes` cover all
     `batches`, whatever their order. `has_odd`: at least one sound batch is of a kind that no
-    producer sends, or its record count does not match its offsets.
+    producer sends and compaction does not make, or has more records than offsets. `cleaned_end` is
+    the offset behind the last batch that compaction has visibly changed, null if there is none.
 
     Takes one pass over the batches, made once for all callers; the driver makes it if it holds the
     batches.
@@ -97,6 +99,7 @@ def ask_runs(batches: DataFrame) -> DataFrame:
             bit_xor(_link()).alias("links"),
             bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
             bool_or(is_odd()).alias("has_odd"),
+            largest_of(when(is_cleaned(), col("next_offset"))).alias("cleaned_end"),
             digest_of_batches().alias("digest"),
             count("*").alias("batches"),
             sum_of("size").alias("bytes"),
@@ -148,6 +151,7 @@ def _run_of(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "links": links,
         "has_bad_crc": any(batch["crc_stored"] != batch["crc_computed"] for batch in batches),
         "has_odd": any(map(_is_odd, batches)),
+        "cleaned_end": max(map(_next, filter(_is_cleaned, batches)), default=None),
         "digest": digest,
         "is_chain": links
         == _hash(first["position"], first["base_offset"]) ^ _hash(end, _next(last)),
@@ -162,9 +166,17 @@ def _next(batch: Mapping[str, Any]) -> int:
 def _is_odd(batch: Mapping[str, Any]) -> bool:
     """Return `is_odd` of a batch that the driver holds and that is not torn."""
     is_sound = batch["crc_stored"] == batch["crc_computed"]
-    has_odd_kind = batch["attributes"] & _FROM_CLIENTS != batch["attributes"]
-    counts_other = batch["count"] != batch["last_offset"] - batch["base_offset"] + 1
-    return bool(is_sound and (has_odd_kind or counts_other))
+    has_odd_kind = batch["attributes"] & _STORED != batch["attributes"]
+    offsets = batch["last_offset"] - batch["base_offset"] + 1
+    return bool(is_sound and (has_odd_kind or not 0 <= batch["count"] <= offsets))
+
+
+def _is_cleaned(batch: Mapping[str, Any]) -> bool:
+    """Return `is_cleaned` of a batch that the driver holds and that is not torn."""
+    is_sound = batch["crc_stored"] == batch["crc_computed"]
+    is_thinned = batch["count"] < batch["last_offset"] - batch["base_offset"] + 1
+    has_horizon = batch["attributes"] & DELETE_HORIZON
+    return bool(is_sound and not _is_odd(batch) and (is_thinned or has_horizon))
 
 
 def _hash(*numbers: int) -> int:
@@ -179,16 +191,29 @@ def digest_of_batches() -> Column:
 
 
 def is_odd() -> Column:
-    """Whether a sound batch has attributes that no producer sends, or fewer or more records than
-    offsets."""
+    """Whether a sound batch has attributes that no broker stores, or more records than offsets."""
     is_sound = ~col("torn") & (col("crc_stored") == col("crc_computed"))
-    counts_other = col("count") != col("last_offset") - col("base_offset") + 1
+    offsets = col("last_offset") - col("base_offset") + 1
+    counts_other = (col("count") < 0) | (col("count") > offsets)
     return is_sound & (has_odd_attributes() | counts_other)
 
 
 def has_odd_attributes() -> Column:
-    """Whether a batch is of a kind that no producer may send."""
-    return col("attributes").bitwiseAND(_FROM_CLIENTS) != col("attributes")
+    """Whether a batch is of a kind that no broker stores."""
+    return col("attributes").bitwiseAND(_STORED) != col("attributes")
+
+
+def is_cleaned() -> Column:
+    """Whether compaction has visibly changed a sound batch: it has fewer records than offsets, as a
+    filler and an empty batch have none, or the horizon of its tombstones."""
+    is_sound = ~col("torn") & (col("crc_stored") == col("crc_computed"))
+    is_thinned = col("count") < col("last_offset") - col("base_offset") + 1
+    return is_sound & ~is_odd() & (is_thinned | has_horizon())
+
+
+def has_horizon() -> Column:
+    """Whether compaction has set the horizon of a batch's tombstones."""
+    return col("attributes").bitwiseAND(DELETE_HORIZON) != 0
 
 
 def _link() -> Column:
@@ -248,6 +273,7 @@ def _ask_epochs(batches: DataFrame) -> Sequence[_Epoch]:
             bit_xor("seams").alias("seams"),
             bool_or("has_bad_crc").alias("has_bad_crc"),
             bit_xor("digest").alias("digest"),
+            largest_of("cleaned_end").alias("cleaned_end"),
         )
         .collect()
     )
@@ -273,6 +299,7 @@ def _epoch_of(name: dict[str, Any], found: Sequence[_Epoch]) -> _Epoch:
         "seams": reduce(xor, (row["seams"] for row in found)),
         "has_bad_crc": any(row["has_bad_crc"] for row in found),
         "digest": reduce(xor, (row["digest"] for row in found)),
+        "cleaned_end": max((row["cleaned_end"] or 0 for row in found), default=0),
     }
 
 
@@ -296,4 +323,5 @@ def _facts(epochs: Sequence[_Epoch]) -> LogFacts:
         and not any(row["has_bad_crc"] for row in epochs)
     )
     digest = reduce(xor, (row["digest"] for row in epochs))
-    return LogFacts(first_offset, log_end, epoch_ends, is_whole, digest)
+    cleaned_end = max(row["cleaned_end"] or 0 for row in epochs)
+    return LogFacts(first_offset, log_end, epoch_ends, is_whole, digest, cleaned_end)

@@ -303,12 +303,17 @@ def _refused(entries: DataFrame) -> dict[Key, dict[str, int]]:
 
 
 def _log_starts(tables: Tables) -> dict[tuple[str, int], int]:
-    """Return below which offset a partition has no records on any replica."""
+    """Return below which offset a partition has no records on any replica, or some that compaction
+    may have removed before a group could read them."""
     starts: dict[tuple[str, int], int] = {}
-    for row in tables.replicas.toArrow().to_pylist():
+    rows = tables.replicas.toArrow().to_pylist()
+    for row in rows:
         name = (row["topic"], row["partition"])
         own = [row[each] for each in ("log_start", "first_offset") if row[each] is not None]
         starts[name] = min(starts.get(name, 1 << 62), max(own, default=0))
+    for row in rows:
+        name = (row["topic"], row["partition"])
+        starts[name] = max(starts[name], row["cleaned_end"] or 0)
     return starts
 
 

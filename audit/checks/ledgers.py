@@ -246,7 +246,8 @@ def unexpected(tables: Tables) -> DataFrame | None:
 def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     """Return how many acknowledged records were judged and are there, and what was not judged.
 
-    A record is there if every replica in the ISR has it. Unreadable lines of a ledger count as not
+    A record is there if every replica in the ISR has it. One that compaction has removed from a
+    replica in the ISR, with a reason, counts as neither. Unreadable lines of a ledger count as not
     judged.
     """
     known = acknowledged(tables)
@@ -260,7 +261,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
         *_lines_of_others(tables, known),
         *_older_than_topics(tables, known),
     ]
-    below = 0
+    below = compacted = 0
     if tables.committed is None and known.count_lines(Event.COMMITTED)[0]:
         reason = f"groups were told of commits, and there is no {OFFSETS_TOPIC}"
         unjudged.append(Unjudged(reason, holds_back=True))
@@ -268,6 +269,8 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
         if row.event != Event.ACKED:
             if row.reason in (State.MISSING, State.FORMER):
                 unjudged.append(_unjudged(row, _REASONS_SHOWN[row.reason], row["count"]))
+        elif row.is_compacted:
+            compacted += row["count"]
         elif row.reason is None:
             judged += row["count"]
             present += row["count"] if row.is_held else 0
@@ -286,14 +289,14 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     shown, bare, committed = (
         known.count_lines(event)[0] for event in (Event.SHOWN, Event.SHOWN_OFFSET, Event.COMMITTED)
     )
-    if not judged and not any(each.holds_back for each in unjudged):
+    if not judged and not compacted and not any(each.holds_back for each in unjudged):
         if below:
             reason = "all acknowledged records lie below the log starts: none could be judged"
             unjudged.append(Unjudged(reason, holds_back=True))
         elif not (shown or bare or committed):
             reason = "the ledgers name no acknowledged record of these logs"
             unjudged.append(Unjudged(reason, holds_back=True))
-    return LedgerCounts(acked, judged, present, shown, nowhere, below), tuple(unjudged)
+    return LedgerCounts(acked, judged, present, shown, nowhere, below, compacted), tuple(unjudged)
 
 
 @memoize_per_run
@@ -349,6 +352,7 @@ def _unjudged(row: Row, reason: str, records: int, *, holds_back: bool = True) -
 def _judged_singly(known: Acknowledged) -> DataFrame:
     """Return the counts of acknowledged and read records that have an offset and are not sound."""
     is_unjudged = ~col("state").isin(*(state.value for state in State if state.is_judged))
+    is_there = col("state").isin(State.HELD.value, State.COMPACTED.value)
     reason = max_(when(in_sync() & is_unjudged, col("state")))
     nobody = when(~bool_or(in_sync()), State.MISSING.value)
     records = (
@@ -357,14 +361,17 @@ def _judged_singly(known: Acknowledged) -> DataFrame:
         .groupBy("ledger", "line", "event", *PARTITION)
         .agg(
             coalesce(reason, nobody).alias("reason"),
-            bool_and(~in_sync() | (col("state") == State.HELD.value)).alias("is_held"),
-            bool_or(col("state") == State.HELD.value).alias("is_anywhere"),
+            bool_and(~in_sync() | is_there).alias("is_held"),
+            bool_or(is_there).alias("is_anywhere"),
+            bool_or(in_sync() & (col("state") == State.COMPACTED.value)).alias("is_compacted"),
         )
     )
+    is_compacted = col("reason").isNull() & col("is_held") & col("is_compacted")
+    records = records.withColumn("is_compacted", is_compacted)
     # Of a record that is not judged it says nothing, and would split the count of a reason.
     is_anywhere = col("reason").isNull() & col("is_anywhere")
     records = records.withColumn("is_anywhere", is_anywhere)
-    columns = (*PARTITION, "event", "reason")
+    columns = (*PARTITION, "event", "reason", "is_compacted")
     return records.groupBy(*columns, "is_held", "is_anywhere").count().orderBy(*columns)
 
 

@@ -42,7 +42,9 @@ from pyspark.sql.functions import min as smallest_of
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.facts import (
     REPLICA,
+    has_horizon,
     has_odd_attributes,
+    is_cleaned,
     is_odd,
     next_offset,
     runs,
@@ -178,20 +180,30 @@ def crc(tables: Tables) -> DataFrame | None:
 
 def undecodable(tables: Tables) -> DataFrame | None:
     """Return the batches whose records cannot be read although their CRC is right: of a kind that
-    no broker stores, or with bytes that are not records."""
+    no broker stores, or with bytes that are not records. What compaction makes of a batch belongs
+    only into logs that may have been compacted."""
     bodies = collect_small(tables.bodies)
-    if is_known_empty(bodies) and not is_any_run(tables.batches, "has_odd"):
+    is_any_foreign = any(
+        row.cleaned_end and not row.may_be_cleaned for row in tables.replicas.collect()
+    )
+    if is_known_empty(bodies) and not (is_any_foreign or is_any_run(tables.batches, "has_odd")):
         return None
     bodies = _on_all_replicas(bodies, tables.batches)
     columns = [*REPLICA, "segment", "position", "offset", "severity", "detail"]
-    count = col("last_offset") - col("base_offset") + 1
-    # A batch that compaction has thinned out has fewer records than offsets.
-    is_short = ~col("is_compacted") & (col("count") != count)
     attributes = format_string("its attributes are %02x", col("attributes").cast("int"))
-    why = when(has_odd_attributes(), concat(attributes, lit(", which no producer may send"))).when(
-        is_short, format_string("it counts %d records", "count")
+    counted = format_string("it counts %d records", "count")
+    foreign = concat(
+        when(has_horizon(), attributes).otherwise(counted),
+        lit(", as after compaction, and this log was never to be compacted"),
     )
-    odd = _of_replicas(tables, tables.batches.where(is_odd())).withColumn("problem", why)
+    is_foreign = is_cleaned() & ~coalesce(col("may_be_cleaned"), lit(False))
+    why = (
+        when(has_odd_attributes(), concat(attributes, lit(", which no producer may send")))
+        .when(is_odd(), counted)
+        .when(is_foreign, foreign)
+    )
+    suspected = tables.batches.where(is_odd() | is_cleaned())
+    odd = _of_replicas(tables, suspected).withColumn("problem", why)
     batch = format_string("the batch of offsets %d to %d: ", "base_offset", "last_offset")
     found = [
         _found(rows, "base_offset", concat(batch, "problem")).select(columns)
@@ -258,7 +270,7 @@ def _torn(tables: Tables) -> DataFrame:
 def gap(tables: Tables) -> DataFrame | None:
     """Return the offsets missing between two batches, or between a log's start and its first batch.
 
-    In a compacted topic they may be missing.
+    Compaction leaves no gaps: a batch without records covers the offsets of what it removes.
     """
     missing = format_string(
         "offset %d should follow, the next batch begins at %d", "expected", "base_offset"
@@ -330,11 +342,10 @@ def wrong_joints(tables: Tables) -> DataFrame:
     )
     is_first = col("previous").isNull() | (col("segment") != col("previous.segment"))
     fits = (col("segment") == col("expected")) | (col("previous").isNull() & col("leaves_out"))
-    may_differ = col("is_compacted") & (col("base_offset") > col("segment"))
     wrong = {
-        "gap": col("leaves_out") & ~col("is_compacted"),
+        "gap": col("leaves_out"),
         "overlap": is_inner & (col("base_offset") < col("expected")),
-        "segment-name": is_first & (col("base_offset") != col("segment")) & ~fits & ~may_differ,
+        "segment-name": is_first & (col("base_offset") != col("segment")) & ~fits,
         "epoch-order": col("leader_epoch") < coalesce(col("previous.leader_epoch"), lit(0)),
     }
     joints = seams(tables.batches).where(~col("torn"))

@@ -26,7 +26,8 @@ class LogFacts:
 
     `epoch_ends` ascend in epoch and in end; see `ascending`. `is_whole`: no batch fails its CRC,
     each begins where another ends, and all epochs can be true. `digest` is equal for logs with the
-    same batches; None if unknown.
+    same batches; None if unknown. `cleaned_end` is the offset behind the last batch that compaction
+    has visibly changed, 0 if there is none.
     """
 
     first_offset: int | None
@@ -34,6 +35,7 @@ class LogFacts:
     epoch_ends: tuple[EpochEnd, ...] = ()
     is_whole: bool = True
     digest: int | None = None
+    cleaned_end: int = 0
 
     @classmethod
     def empty(cls, base_offset: int = 0) -> "LogFacts":
@@ -58,7 +60,8 @@ class ReplicaFacts:
     directory is at hand, but has no directory of this log; it counts as an empty one. `left` is
     where it ended when its broker stopped in order, `led` where the logs of its followers end that
     replicated from it in the newest epoch: it went at least as far. `trace` is the file beside the
-    segments that names the highest offset.
+    segments that names the highest offset. `told_cleaned`: its broker's checkpoint says that it has
+    compacted the log. `written_ms` is when a segment was last written.
     """
 
     broker: int
@@ -73,6 +76,8 @@ class ReplicaFacts:
     left: Left | None = None
     trace: Trace | None = None
     led: Left | None = None
+    told_cleaned: bool = False
+    written_ms: int | None = None
 
     @property
     def as_left(self) -> LogFacts:

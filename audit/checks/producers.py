@@ -5,6 +5,9 @@ batch continues where the one before it ended, from 2^31-1 on to 0; an epoch beg
 that breaks this rule shows that a leader lost batches or stored one twice, whatever the offsets
 say. A log that does not begin at offset 0 has lost its first batches to retention, so a producer's
 first batch in it may begin anywhere. A producer's epoch never falls: brokers refuse an older one.
+Compaction removes batches. So below the offset up to which a log was visibly compacted
+(`cleaned_end`), as many sequences may be missing as there are offsets between two batches, and a
+snapshot may be of a batch that is gone.
 
 A snapshot holds each producer's state at the offset in its name. A broker rebuilds a lost snapshot
 from the batches, hence the warnings. Brokers forget a producer that has not written for a while, so
@@ -34,7 +37,9 @@ from pyspark.sql.functions import (
     lag,
     last,
     lead,
+    least,
     lit,
+    pmod,
     struct,
     when,
 )
@@ -93,7 +98,10 @@ def sequence_gap(tables: Tables) -> DataFrame | None:
             "expected",
         )
     )
-    is_wrong = falls | (col("base_sequence") != col("expected"))
+    is_removed = _is_removed(
+        col("base_sequence"), col("expected"), col("after"), col("base_offset")
+    )
+    is_wrong = falls | ((col("base_sequence") != col("expected")) & ~is_removed)
     found = _expected(not_repeated).where(is_wrong).withColumn("detail", detail)
     return _found("sequence-gap", found, in_sync())
 
@@ -233,6 +241,38 @@ def ask_wrong(tables: Tables) -> DataFrame:
     `stand` is the producer's state by the batch or snapshot, `previous` the state by the batch
     before it (null if there is none); `is_snapshot` tells which of the two a row is.
     """
+    steps = _steps(tables)
+    in_span = _in_order(*_PRODUCER, "span")
+    ends_run = ~col("is_snapshot") & coalesce(lead("is_snapshot").over(in_span), lit(True))
+    known = tables.replicas.select(*_LOG, "first_offset", "log_end", "state", "cleaned_end")
+    is_known = col("previous").isNotNull() | (col("first_offset") == 0)
+    following = (col("previous.sequence").cast("bigint") + 1) % _SEQUENCES
+    expected = when(col("previous.epoch") == col("stand.epoch"), following).when(is_known, 0)
+    is_judged = is_known & ((col("state") != LIVE) | (col("offset") <= col("log_end")))
+    after = coalesce(col("previous.offset") + 1, lit(0))
+    is_removed = _is_removed(col("base_sequence"), expected, after, col("offset"))
+    is_wrong = when(
+        col("is_snapshot"),
+        is_judged & ~col("stand").eqNullSafe(col("previous")) & ~_is_of_removed(),
+    ).otherwise(
+        coalesce((col("base_sequence") != expected) & ~is_removed, lit(False)) | _is_epoch_older()
+    )
+    # The steps that need the span before theirs, and the steps that a later span needs.
+    at_ends = (
+        steps.withColumns({"previous": _stand_before(in_span), "ends_run": ends_run})
+        .join(broadcast(known), [*_LOG], "left")
+        .where(col("previous").isNull() | col("ends_run") | is_wrong)
+    )
+    earlier = _stand_before(_in_order(*_PRODUCER))
+    return (
+        at_ends.withColumn("previous", coalesce("previous", earlier))
+        .where(is_wrong)
+        .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
+    )
+
+
+def _steps(tables: Tables) -> DataFrame:
+    """Return the batches and snapshots of all producers, with the states by them."""
     batch = struct(
         col("producer_epoch").alias("epoch"),
         _sequence_after(col("last_offset") - col("base_offset")).cast("int").alias("sequence"),
@@ -262,29 +302,27 @@ def ask_wrong(tables: Tables) -> DataFrame:
         snapshot.alias("stand"),
         lit(True).alias("is_snapshot"),
     )
-    steps = batches.unionByName(snapshots).withColumn("span", floor(col("offset") / SPAN_OFFSETS))
-    in_span = _in_order(*_PRODUCER, "span")
-    ends_run = ~col("is_snapshot") & coalesce(lead("is_snapshot").over(in_span), lit(True))
-    known = tables.replicas.select(*_LOG, "first_offset", "log_end", "state")
-    is_known = col("previous").isNotNull() | (col("first_offset") == 0)
-    following = (col("previous.sequence").cast("bigint") + 1) % _SEQUENCES
-    expected = when(col("previous.epoch") == col("stand.epoch"), following).when(is_known, 0)
-    is_judged = is_known & ((col("state") != LIVE) | (col("offset") <= col("log_end")))
-    is_wrong = when(
-        col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
-    ).otherwise(coalesce(col("base_sequence") != expected, lit(False)) | _is_epoch_older())
-    # The steps that need the span before theirs, and the steps that a later span needs.
-    at_ends = (
-        steps.withColumns({"previous": _stand_before(in_span), "ends_run": ends_run})
-        .join(broadcast(known), [*_LOG], "left")
-        .where(col("previous").isNull() | col("ends_run") | is_wrong)
+    return batches.unionByName(snapshots).withColumn("span", floor(col("offset") / SPAN_OFFSETS))
+
+
+def _is_removed(sequence: Column, expected: Column, after: Column, offset: Column) -> Column:
+    """Whether compaction may have removed the batches with the sequences from `expected` to
+    `sequence`: it has compacted that many of the offsets from `after` to `offset`."""
+    missing = pmod(sequence.cast("bigint") - expected, lit(_SEQUENCES))
+    return missing <= least(offset, coalesce("cleaned_end", lit(0))) - after
+
+
+def _is_of_removed() -> Column:
+    """Whether a snapshot may be of a batch that compaction has removed since."""
+    stand, previous = col("stand"), col("previous")
+    since = stand["offset"] - previous["offset"]
+    sequences = pmod((stand["sequence"] - previous["sequence"]).cast("bigint"), lit(_SEQUENCES))
+    is_later = (since > 0) & (
+        (stand["epoch"] > previous["epoch"])
+        | ((stand["epoch"] == previous["epoch"]) & (sequences <= since))
     )
-    earlier = _stand_before(_in_order(*_PRODUCER))
-    return (
-        at_ends.withColumn("previous", coalesce("previous", earlier))
-        .where(is_wrong)
-        .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
-    )
+    is_cleaned = stand["offset"] < coalesce("cleaned_end", lit(0))
+    return is_cleaned & (previous.isNull() | coalesce(is_later, lit(False)))
 
 
 def _is_epoch_older() -> Column:
@@ -351,20 +389,36 @@ def _is_sound(steps: Iterable[_Step], log: Mapping[str, Any] | None) -> bool:
     if log is None:
         return False
     previous: tuple[int, int, int] | None = None
+    cleaned_end = log["cleaned_end"] or 0
     for place, stand, base_sequence in steps:
         is_known = previous is not None or log["first_offset"] == 0
         if base_sequence is None:
             is_judged = is_known and (log["state"] != LIVE or place[0] <= log["log_end"])
-            if is_judged and stand != previous:
+            if is_judged and stand != previous and not _may_follow(stand, previous, cleaned_end):
                 return False
         else:
             is_same_epoch = previous is not None and previous[0] == stand[0]
             following = (previous[1] + 1) % _SEQUENCES if previous and is_same_epoch else 0
             is_older = previous is not None and previous[0] > stand[0]
-            if is_older or (is_known and base_sequence != following):
+            after = 0 if previous is None else previous[2] + 1
+            missing = (base_sequence - following) % _SEQUENCES
+            is_removed = missing <= min(place[0], cleaned_end) - after
+            if is_older or (is_known and base_sequence != following and not is_removed):
                 return False
             previous = stand
     return True
+
+
+def _may_follow(
+    stand: tuple[int, int, int], previous: tuple[int, int, int] | None, cleaned_end: int
+) -> bool:
+    """Return `_is_of_removed` for a snapshot of which the driver knows the state before it."""
+    epoch, sequence, offset = stand
+    if previous is None or offset >= cleaned_end:
+        return offset < cleaned_end
+    since, sequences = offset - previous[2], (sequence - previous[1]) % _SEQUENCES
+    is_later = epoch > previous[0] or (epoch == previous[0] and sequences <= since)
+    return since > 0 and is_later
 
 
 def _is_any_wrong(tables: Tables, *, is_snapshot: bool) -> bool:
@@ -384,7 +438,8 @@ def _sequence_after(count: Column) -> Column:
 
 
 def _expected(batches: DataFrame) -> DataFrame:
-    """Return the batches with the sequence that each should begin with, null if unknown."""
+    """Return the batches with the sequence that each should begin with, null if unknown, and the
+    offset `after` the producer's batch before it."""
     order = Window.partitionBy(*_PRODUCER).orderBy(*_IN_ORDER)
     following = _sequence_after(col("last_offset") - col("base_offset") + 1)
     earlier_epoch = lag("producer_epoch").over(order)
@@ -392,14 +447,17 @@ def _expected(batches: DataFrame) -> DataFrame:
     expected = when(earlier_epoch == col("producer_epoch"), lag(following).over(order)).when(
         begins, 0
     )
-    return batches.withColumns({"expected": expected, "earlier_epoch": earlier_epoch})
+    after = coalesce(lag("last_offset").over(order) + 1, lit(0))
+    return batches.withColumns(
+        {"expected": expected, "earlier_epoch": earlier_epoch, "after": after}
+    )
 
 
 @memoize_per_run
 def _suspects(tables: Tables) -> DataFrame:
     """Return all batches of the producers that are not sound, with repetitions marked."""
     facts = tables.replicas.select(
-        *_LOG, "in_isr", "first_offset", "log_start", "judged_end", "state"
+        *_LOG, "in_isr", "first_offset", "log_start", "judged_end", "state", "cleaned_end"
     )
     batches = (
         _batches(tables)

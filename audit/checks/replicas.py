@@ -9,12 +9,14 @@ of them are wrong, or that it cannot be told. If all replicas hold the same from
 cluster at rest, the digests of `runs` show that, and there is nothing to compare.
 
 A pair of logs is compared from where both begin to where both are judged. A batch is compared if
-its last offset lies in that range, so the batch that contains the log start is compared, too.
+its last offset lies in that range, so the batch that contains the log start is compared, too. Logs
+that were compacted are compared so above the cleaning points of both; `compaction` says what must
+be the same below these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
@@ -37,21 +39,21 @@ from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
-from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.acknowledged import State, acknowledged, last_commits, suspects
+from minibroker.audit.checks.compaction import Difference, cleaned_differences
+from minibroker.audit.checks.compared import Bounds, Logs, compared_logs
 from minibroker.audit.checks.divergence import Batch, Divergence, Pair, find_divergences
 from minibroker.audit.checks.facts import (
     PARTITION,
     REPLICA,
     digest_of_batches,
     next_offset,
-    runs,
 )
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
-from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
+from minibroker.audit.checks.local_frames import collect_small, from_rows
 from minibroker.audit.checks.log import seams, wrong_joints
 from minibroker.audit.checks.producers import wrong_steps
-from minibroker.audit.files.directories import LIVE, Replica
+from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Severity, Tables
 from minibroker.audit.summary import plural
@@ -92,44 +94,41 @@ _STRETCHES: Final = pa.schema(
 )
 
 
-class _Bounds(NamedTuple):
-    """The offsets between which a log is compared."""
-
-    broker: int
-    is_reference: bool
-    is_promised: bool
-    start: int
-    end: int
-
-
-_Logs: TypeAlias = dict[TopicPartition, list[_Bounds]]
-
-
 def divergence(tables: Tables) -> DataFrame | None:
     """Return the replicas that differ from the others of their partition, at the first batch that
     does."""
-    logs = _bounds(tables.replicas)
-    for name in _same_throughout(tables.batches, logs):
-        del logs[name]
+    logs = compared_logs(tables)
     if not logs:
         return None
     batches = _placed(tables.batches).withColumn(
         "is_sound", col("crc_stored").eqNullSafe(col("crc_computed"))
     )
     suspected = _suspected(batches, logs)
-    if not suspected:
+    cleaned = cleaned_differences(tables, batches)
+    if not suspected and not cleaned:
         return None
     pairs = _differing_pairs(batches, {name: logs[name] for name in suspected})
+    below = {
+        name: [pair for each in found for pair in each.pairs] for name, found in cleaned.items()
+    }
     evidence = _ledger_evidence(tables, pairs)
+    evidence_below = _ledger_evidence(tables, below)
     doubtful = _doubtful(tables)
     rows = []
-    for name in suspected:
+    for name in sorted({*suspected, *cleaned}):
         promised = {each.broker: each.is_promised for each in logs[name]}
+        told, doubts = evidence_below.get(name, {}), doubtful.get(name, ())
+        named: set[int] = set()
+        for each in cleaned.get(name, ()):
+            left = [pair for pair in each.pairs if named.isdisjoint(pair.brokers)]
+            for found in find_divergences(left, promised, told, doubts):
+                is_promised = promised[found.broker]
+                rows.append(_finding_below(name, each, found, is_promised=is_promised))
+                named.add(found.broker)
+        left = [pair for pair in pairs.get(name, ()) if named.isdisjoint(pair.brokers)]
         rows += [
             _finding(name, found, is_promised=promised[found.broker])
-            for found in find_divergences(
-                pairs[name], promised, evidence.get(name, {}), doubtful.get(name, ())
-            )
+            for found in find_divergences(left, promised, evidence.get(name, {}), doubts)
         ]
     return as_findings("divergence", from_rows(batches.sparkSession, FINDINGS, rows))
 
@@ -149,61 +148,19 @@ def _placed(batches: DataFrame) -> DataFrame:
     return batches.where(~col("torn")).join(broadcast(misplaced), on, "left_anti")
 
 
-def _same_throughout(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
-    """Return the partitions whose logs are all known to hold the same batches in the same order.
-
-    The batches of a log ascend, unless one begins before the end of the one before it: a seam.
-    """
-    known, apart = local_rows(runs(batches)), local_rows(seams(batches))
-    if known is None or apart is None:
-        return []
-    held: dict[Replica, tuple[int, int, int]] = {}
-    for row in known.filter(pc.invert(known["torn"])).to_pylist():
-        replica = Replica(*(row[name] for name in REPLICA))
-        digest, count, size = held.get(replica, (0, 0, 0))
-        held[replica] = (digest ^ row["digest"], count + row["batches"], size + row["bytes"])
-    unordered = {
-        TopicPartition(row["topic"], row["partition"])
-        for row in apart.to_pylist()
-        if not row["torn"]
-        and row["previous"] is not None
-        and row["base_offset"] <= row["previous"]["last_offset"]
-    }
-    return [
-        name
-        for name, bounds in logs.items()
-        if name not in unordered
-        and len({held.get(Replica(each.broker, *name), (0, 0, 0)) for each in bounds}) == 1
-    ]
-
-
-def _bounds(replicas: DataFrame) -> _Logs:
-    """Return the logs of each partition that are compared, with their bounds."""
-    logs: _Logs = {}
-    for row in replicas.where(~col("is_compacted")).collect():
-        starts = [row.log_start, row.first_offset]
-        known = [start for start in starts if start is not None] or [0]
-        is_promised = row.in_isr is not False
-        ends = [row.judged_end, row.log_end, *([] if is_promised else [row.kept_end])]
-        logs.setdefault(TopicPartition(row.topic, row.partition), []).append(
-            _Bounds(
-                row.broker,
-                row.is_reference,
-                is_promised,
-                max(known) if row.state == LIVE else known[0],
-                min(ends),
-            )
-        )
-    return logs
+def _between(both: Sequence[Bounds]) -> tuple[int, int]:
+    """Return from where to where two logs must have the same bytes."""
+    start = max(max(each.start, each.cleaned_end) for each in both)
+    return start, min(each.end for each in both)
 
 
 def _sides(
-    spark: SparkSession, pairs: Iterable[tuple[TopicPartition, int, _Bounds, _Bounds]]
+    spark: SparkSession, pairs: Iterable[tuple[TopicPartition, int, Bounds, Bounds]]
 ) -> DataFrame:
     """Return the two sides of numbered pairs of logs, with the offsets to compare."""
     rows = []
     for name, number, *both in pairs:
-        start, end = max(each.start for each in both), min(each.end for each in both)
+        start, end = _between(both)
         if start < end:
             rows += [
                 (*name, number, each.broker, is_first, start, end)
@@ -212,7 +169,7 @@ def _sides(
     return from_rows(spark, _SIDES, rows)
 
 
-def _suspected(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
+def _suspected(batches: DataFrame, logs: Logs) -> list[TopicPartition]:
     """Return the partitions in which a log differs from the reference: none in a sound cluster."""
     pairs = (
         (name, number, reference, other)
@@ -227,7 +184,7 @@ def _suspected(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
     return sorted(TopicPartition(*row) for row in found)
 
 
-def _differing_pairs(batches: DataFrame, logs: _Logs) -> dict[TopicPartition, list[Pair]]:
+def _differing_pairs(batches: DataFrame, logs: Logs) -> dict[TopicPartition, list[Pair]]:
     """Return each pair of logs of these partitions, with their first difference."""
     found: dict[TopicPartition, list[Pair]] = {}
     if not logs:
@@ -245,7 +202,7 @@ def _differing_pairs(batches: DataFrame, logs: _Logs) -> dict[TopicPartition, li
         for row in _first_differences(some, sides).collect()
     }
     for (name, number), both in compared.items():
-        start, end = max(each.start for each in both), min(each.end for each in both)
+        start, end = _between(both)
         pair = Pair((both[0].broker, both[1].broker), start, end)
         if row := differences.get((name, number)):
             batches_there = (_batch(row["first"]["here"]), _batch(row["first"]["there"]))
@@ -435,6 +392,21 @@ def _finding(name: TopicPartition, found: Divergence, *, is_promised: bool) -> t
     place = (None, None) if batch is None else (batch.segment, batch.position)
     brokers = (found.broker, found.other_broker)
     return ("divergence", grade.value, *name, *brokers, found.offset, *place, detail, None)
+
+
+def _finding_below(
+    name: TopicPartition, difference: Difference, found: Divergence, *, is_promised: bool
+) -> tuple[object, ...]:
+    """Return a row of FINDINGS for a difference below the cleaning points."""
+    if difference.what == "batch":
+        what = "no compaction shows in the batches here and on"
+    elif difference.what == "header":
+        what = "compaction keeps offsets, leader epoch and sequences, and they differ on"
+    else:
+        what = "compaction keeps records as they are, and another one is on"
+    detail = f"{found.said}; the {difference.what} at offset {found.offset} differs: {what}"
+    detail += f" broker {found.other_broker}"
+    return (*_finding(name, found, is_promised=is_promised)[:-2], detail, None)
 
 
 def _in_words(offset: int, batch: Batch | None) -> str:

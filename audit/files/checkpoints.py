@@ -31,6 +31,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
+CLEANED_ENDS: Final = "cleaner-offset-checkpoint"
 EPOCH_STARTS: Final = "leader-epoch-checkpoint"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 
@@ -147,7 +148,8 @@ def read_topic_id(directory: Path) -> str | Unreadable:
 
 
 def read_offsets(path: Path) -> Mapping[TopicPartition, int] | Unreadable:
-    """Read a file of one offset per partition: high watermarks, log starts or recovery points."""
+    """Read a file of one offset per partition: high watermarks, log starts, recovery points, or
+    up to where logs were compacted."""
     try:
         offsets: dict[TopicPartition, int] = {}
         for topic, partition, offset in _rows(_read_text(path), fields=3):

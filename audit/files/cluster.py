@@ -18,6 +18,7 @@ VERSION: Final = 1
 INT32_MAX: Final = 2**31 - 1
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
+DELETE_RETENTION_MS: Final = "delete.retention.ms"
 
 _T = TypeVar("_T")
 
@@ -46,7 +47,7 @@ class Assignment:
 
     `unsafe` are the members of the ISR that may have lost the end of their logs. `topic_id` is hex.
     `left`: by broker, for brokers that stopped in order and have not come back; exports of older
-    versions have none.
+    versions have none. `delete_retention_ms` is None unless it was set for the topic.
     """
 
     topic_id: str
@@ -57,6 +58,7 @@ class Assignment:
     unsafe: tuple[int, ...] = ()
     is_compacted: bool = False
     left: Mapping[int, Left] = field(default_factory=dict)
+    delete_retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,10 @@ def cluster_of(exported: object) -> Cluster:
 
 def _assignments(topic: "_Object") -> list[tuple[TopicPartition, Assignment]]:
     name, topic_id = topic.text("name"), topic.text("id")
-    policy = topic.mapping("configs").get(CLEANUP_POLICY, "")
-    is_compacted = COMPACT in str(policy)
+    configs = topic.mapping("configs")
+    is_compacted = COMPACT in str(configs.get(CLEANUP_POLICY, ""))
+    retention = str(configs.get(DELETE_RETENTION_MS, ""))
+    delete_retention_ms = int(retention) if retention.isascii() and retention.isdigit() else None
     found = []
     for at, value in enumerate(topic.array("partitions")):
         partition = _Object(value, f"partition {at} of {name}")
@@ -120,6 +124,7 @@ def _assignments(topic: "_Object") -> list[tuple[TopicPartition, Assignment]]:
             partition.numbers("unsafe"),
             is_compacted,
             _left(partition),
+            delete_retention_ms,
         )
         found.append((TopicPartition(name, partition.number("partition")), assignment))
     return found

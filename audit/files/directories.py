@@ -34,6 +34,7 @@ from minibroker.audit.files.checkpoints import (
     read_run,
     read_topic_id,
 )
+from minibroker.audit.files.swaps import SWAP_SUFFIX, replaced_by
 from minibroker.audit.model import Finding, Severity
 
 STOPPED: Final = "stopped"
@@ -48,7 +49,7 @@ _CLEAN_SHUTDOWN = "clean-shutdown"
 _LOG_FILES = frozenset({PARTITION_METADATA, EPOCH_STARTS})
 _INDEXES = frozenset({"index", "timeindex"})
 _SUFFIXES = _INDEXES | {"log", "snapshot"}
-_ON_THEIR_WAY = (".tmp", ".deleted", ".cleaned")
+_ON_THEIR_WAY = (".tmp", ".deleted", ".cleaned", ".swap")
 _NAMED_MAX = 5  # foreign files, in a finding
 
 
@@ -79,13 +80,14 @@ class SegmentFile(NamedTuple):
     """A `.log` file as it was listed; `size` is in bytes.
 
     `is_indexed`: its index files must be complete, since it is sealed or its broker stopped
-    cleanly.
+    cleanly. `written_ms` is when the file was last written.
     """
 
     path: Path
     base_offset: int
     size: int
     is_indexed: bool
+    written_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ class LogDirectory:
     def replica(self) -> Replica:
         """Its name in every table."""
         return Replica(self.broker, self.topic, self.partition)
+
+    @property
+    def written_ms(self) -> int:
+        """When a segment was last written."""
+        return max((segment.written_ms for segment in self.segments), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,18 +267,19 @@ def _read_log(replica: Replica, path: Path, state: str) -> LogDirectory | Unread
         names = sorted(os.listdir(path))
     except OSError as error:
         return Unreadable(path, explain(error))
-    bases = [
-        base_offset
-        for name in names
-        if name.endswith(".log")
-        and (base_offset := parse_offset_name(name.removesuffix(".log"))) is not None
-    ]
+    bases = _offsets_of(names, ".log")
     if not bases and _LOG_FILES.isdisjoint(names):
         return None
-    segments = tuple(
-        _list_segment(path, base_offset, base_offset < bases[-1] or state == STOPPED)
+    swaps = replaced_by(path, _offsets_of(names, SWAP_SUFFIX), bases)
+    gone = {base_offset for replaced in swaps.values() for base_offset in replaced}
+    listed = [
+        _list_segment(path, base_offset, ".log", base_offset < bases[-1] or state == STOPPED)
         for base_offset in bases
-    )
+        if base_offset not in gone
+    ]
+    # A copy has no index files before it has the place of its segments.
+    listed += [_list_segment(path, base_offset, SWAP_SUFFIX, False) for base_offset in swaps]
+    segments = tuple(sorted(listed, key=lambda segment: segment.base_offset))
     problems = [*_find_odd_names(replica, names, bases)]
     topic_id = read_topic_id(path)
     if isinstance(topic_id, Unreadable):
@@ -281,13 +289,20 @@ def _read_log(replica: Replica, path: Path, state: str) -> LogDirectory | Unread
     return LogDirectory(*replica, path, topic_id, segments, tuple(problems), tuple(names))
 
 
-def _list_segment(directory: Path, base_offset: int, is_indexed: bool) -> SegmentFile:
-    path = directory / f"{base_offset:020}.log"
+def _offsets_of(names: Iterable[str], suffix: str) -> list[int]:
+    """Return the offsets in the names with a suffix, in the order of the names."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return [offset for stem in stems if (offset := parse_offset_name(stem)) is not None]
+
+
+def _list_segment(directory: Path, base_offset: int, suffix: str, is_indexed: bool) -> SegmentFile:
+    path = directory / f"{base_offset:020}{suffix}"
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except OSError:
-        size = 0  # reading it says what is wrong
-    return SegmentFile(path, base_offset, size, is_indexed)
+        return SegmentFile(path, base_offset, 0, is_indexed)  # reading it says what is wrong
+    written_ms = status.st_mtime_ns // 1_000_000
+    return SegmentFile(path, base_offset, status.st_size, is_indexed, written_ms)
 
 
 def _find_odd_names(

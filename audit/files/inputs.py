@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minibroker.audit.files.checkpoints import (
+    CLEANED_ENDS,
     EPOCH_STARTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -55,14 +56,16 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The three offset checkpoints of a data directory, empty if one cannot be read.
+    """The four offset checkpoints of a data directory, empty if one cannot be read.
 
-    `log_starts` is None if they are unknown, which is not the same as all being 0.
+    `log_starts` is None if they are unknown, which is not the same as all being 0. `cleaned_ends`
+    are the offsets below which logs were compacted; the file lags behind the logs.
     """
 
     high_watermarks: Offsets
     recovery_points: Offsets
     log_starts: Offsets | None
+    cleaned_ends: Offsets = field(default_factory=dict)
 
     def log_start(self, name: TopicPartition) -> int | None:
         """Return a log's start; 0 if the file can be read and does not name the log."""
@@ -70,11 +73,11 @@ class Checkpoints:
 
     def without(self, names: Collection[TopicPartition]) -> "Checkpoints":
         """Return the checkpoints without the ends that they have for these logs."""
-        high_watermarks, recovery_points = (
+        high_watermarks, recovery_points, cleaned_ends = (
             {name: offset for name, offset in file.items() if name not in names}
-            for file in (self.high_watermarks, self.recovery_points)
+            for file in (self.high_watermarks, self.recovery_points, self.cleaned_ends)
         )
-        return replace(self, high_watermarks=high_watermarks, recovery_points=recovery_points)
+        return Checkpoints(high_watermarks, recovery_points, self.log_starts, cleaned_ends)
 
 
 @dataclass(slots=True)
@@ -204,6 +207,7 @@ def _read_checkpoints(broker: BrokerDirectory, findings: list[Finding]) -> Check
         _read_offsets(broker, HIGH_WATERMARKS, findings) or {},
         _read_offsets(broker, RECOVERY_POINTS, findings) or {},
         _read_offsets(broker, LOG_STARTS, findings),
+        _read_offsets(broker, CLEANED_ENDS, findings) or {},
     )
 
 
@@ -211,8 +215,9 @@ def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -
     read = read_offsets(broker.path / name)
     if not isinstance(read, Unreadable):
         return read
-    # A broker writes them periodically, and all of them when it stops in order.
-    if not read.is_missing or broker.state == STOPPED:
+    # A broker writes them periodically, and all of them when it stops in order; that of compaction
+    # once it has compacted a log.
+    if not read.is_missing or (broker.state == STOPPED and name != CLEANED_ENDS):
         detail = f"{name}: {read.reason}"
         found = Finding("checkpoint", Severity.WARNING, broker=broker.broker, detail=detail)
         findings.append(found)

@@ -3,8 +3,9 @@
 The scan reports both with rows of BATCHES: bytes that were listed and are not there. Such rows say
 nothing about the log. On a broker that is down, and wherever the file is still there, the disk is
 at fault and the contents are unknown: that holds the verdict back, since a verdict without these
-records would be worthless. A running broker removes segments (retention, a deleted topic) and
-truncates its log (another leader), also between the listing and the reading.
+records would be worthless. A running broker removes segments (retention, a deleted topic),
+replaces them (compaction) and truncates its log (another leader), also between the listing and the
+reading.
 
 After the last reading the directories are listed once more: a finding about records that a running
 broker has removed since does not count. The result is not clean either: the same check may have
@@ -13,6 +14,7 @@ missed another fault, since of many faults it names the first.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from minibroker.audit.arrow import compute as pc
@@ -84,7 +86,8 @@ def unreadable_logs(
 def removed_since(
     before: Iterable[BrokerDirectory], now: Iterable[BrokerDirectory]
 ) -> dict[Replica, int]:
-    """Return the offsets below which running brokers have removed records, by log."""
+    """Return the offsets below which running brokers have removed records, by log: the first of
+    them, or some whose segment they have replaced."""
     there = {(log.replica, log.topic_id): log.segments for broker in now for log in broker.logs}
     removed = {}
     for broker in before:
@@ -93,6 +96,11 @@ def removed_since(
             first = segments[0].base_offset if segments else INT64_MAX
             if log.segments and first > log.segments[0].base_offset:
                 removed[log.replica] = first
+            same = {(each.base_offset, each.written_ms) for each in segments}
+            for segment, following in pairwise(log.segments):
+                if segments and (segment.base_offset, segment.written_ms) not in same:
+                    end = max(removed.get(log.replica, 0), following.base_offset)
+                    removed[log.replica] = end
     return removed
 
 

@@ -27,6 +27,7 @@ _OF_COPY: Final = frozenset(
         "unseen",
         "missing-committed",
         "divergence",
+        "compaction",
         "aborted-read",
         "crc",
         "undecodable",
@@ -126,14 +127,14 @@ def _lost(summary: Summary, judged: Sequence[_Judged]) -> str:
         return f"{said} Only a ledger shows what is gone from all copies alike."
     if ledger.nowhere:
         said = f"Yes: {plural(ledger.nowhere, 'acknowledged record')}, on no replica."
-    elif not ledger.judged:
+    elif not ledger.judged and not ledger.compacted:
         said = "Not known: no acknowledged record could be judged."
     else:
         partly = ledger.judged - ledger.present
         some = f" {plural(partly, 'record')} not on every in-sync one." if partly else ""
         which = f"all {plural(ledger.judged, 'acknowledged record')} that were judged"
         said = f"No: {which} are on at least one replica.{some}"
-    left = ledger.acknowledged - ledger.judged
+    left = ledger.unjudged
     unknown = f"{plural(left, 'acknowledged record')} could not be judged." if left else ""
     return " ".join(filter(None, (said, nowhere, unknown)))
 

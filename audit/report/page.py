@@ -138,6 +138,8 @@ def _numbers(summary: Summary) -> str:
         shown.append((f"{ledger.acknowledged:,}", "records acknowledged", ""))
         shown.append((f"{ledger.judged:,}", "of them judged", ""))
         shown.append((f"{ledger.present:,}", "on every in-sync replica", ""))
+        if ledger.compacted:
+            shown.append((f"{ledger.compacted:,}", "compacted", ""))
         partly = ledger.judged - ledger.present - ledger.nowhere
         shown.append((f"{partly:,}", "on some replicas only", "warning"))
         shown.append((f"{ledger.nowhere:,}", "on no replica", "error"))

@@ -34,6 +34,7 @@ DAMAGE: Final = "damage"
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 EXPIRES_NEVER_MS: Final = 1 << 62
 OFFSET_ENTRY: Final = struct.Struct(">ii")
+SEQUENCES: Final = 1 << 31  # after the last one 0 comes again
 
 
 def entries_of(path: Path, with_records: bool) -> Iterator[Entry]:
@@ -125,6 +126,7 @@ def _batch_entry(header: BatchHeader, position: int, is_valid: bool) -> Entry:
         "partitionLeaderEpoch": header.leader_epoch,
         "isTransactional": header.is_transactional,
         "isControl": header.is_control,
+        **_compaction_entry(header),
         "position": position,
         time_name: header.max_timestamp,
         "size": header.size,
@@ -135,14 +137,31 @@ def _batch_entry(header: BatchHeader, position: int, is_valid: bool) -> Entry:
     }
 
 
+def _compaction_entry(header: BatchHeader) -> Entry:
+    """Return what compaction has made of a batch; nothing if it does not show."""
+    horizon_ms = header.delete_horizon_ms
+    entry: Entry = {} if horizon_ms is None else {"deleteHorizonMs": horizon_ms}
+    if not header.record_count:
+        kept = "empty" if header.has_producer else "filler"
+    elif header.record_count <= header.last_offset - header.base_offset:
+        kept = "thinned"
+    elif horizon_ms is not None:
+        kept = "whole"
+    else:
+        return entry
+    return {"compacted": kept, **entry}
+
+
 def _records(view: memoryview, header: BatchHeader, position: int) -> Iterator[Entry]:
     try:
         records = decode_records(view, header)
     except InvalidBatch as error:
         yield _damage(position, header.size, str(error))
         return
-    for index, record in enumerate(records):
-        sequence = header.base_sequence + index if header.has_producer else -1
+    for record in records:
+        sequence = -1
+        if header.has_producer:
+            sequence = (header.base_sequence + record.offset - header.base_offset) % SEQUENCES
         yield _record_entry(record, sequence)
 
 
@@ -253,6 +272,7 @@ def _text(data: bytes) -> str:
 
 READERS: Final[dict[str, Callable[..., Iterator[Entry]]]] = {
     ".log": _segment,
+    ".log.swap": _segment,
     ".damaged": _segment,
     ".damaged-accepted": _segment,
     ".index": _offset_index,

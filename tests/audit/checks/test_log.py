@@ -45,14 +45,18 @@ CLEAN: Rows = [
     *batches(0, 0, 10, 20),
     *batches(0, 30, 40, segment=30, leader_epoch=2),
     *batches(1, 50, 60, 70, segment=50),  # what was before fell to retention
-    *batches(2, 0, 20, 40),  # compacted, as is its second segment
-    *batches(2, 80, segment=60),
+    *batches(2, 0, count=4, attributes=0),  # compacted: a thinned batch, a filler, a horizon
+    *(
+        row | {"position": SIZE, "last_offset": 59, "count": 0, "attributes": 0}
+        for row in batches(2, 10)
+    ),
+    *batches(2, 60, segment=60, count=10, attributes=0x40),
     *batches(3, 40, 50, leader_epoch=1),  # its broker runs and has removed the first ones
 ]
 CLEAN_REPLICAS: Rows = [
     replica(0, log_end=50),
     replica(1, log_start=55, first_offset=50),
-    replica(2, is_compacted=True),
+    replica(2, may_be_cleaned=True, cleaned_end=70),
     replica(3, state="live", judged_end=20),
 ]
 CLEAN_EPOCHS: Rows = [

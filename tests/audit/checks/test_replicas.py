@@ -32,6 +32,7 @@ def log(
         row: Row = {"broker": broker, "topic": "t", "partition": partition, "segment": 0}
         row |= {"position": base, "size": 500, "base_offset": base, "identity": base + 7}
         row |= {"leader_epoch": base // 3000, "torn": False, "crc_stored": 1, "crc_computed": 1}
+        row |= {"count": COUNT, "attributes": 0, "producer_id": 5}
         row |= change
         rows.append({"last_offset": row["base_offset"] + COUNT - 1} | row)
     return rows
@@ -58,7 +59,8 @@ CLEAN: Rows = [
     *log(2, 1, dict.fromkeys((0, 1000, 2000))),
     *log(3, 1, {5000: {"leader_epoch": 0, "identity": 5}} | upto(6000)),
     # 2: compacted; 3: different above what is judged; 4: below the log start of one
-    *(row for broker in (1, 2) for row in log(broker, 2, {broker * 1000: None})),
+    *log(1, 2, {2000: {"count": 0, "identity": 1}}),
+    *log(2, 2, {base: {"count": 9, "identity": 2} for base in (0, 4000)}),
     *log(1, 3),
     *log(2, 3, {6000: OTHER, 7000: None, 9000: {"leader_epoch": 9}}),
     *log(1, 4),
@@ -74,7 +76,8 @@ CLEAN_REPLICAS: Rows = [
     replica(1, 1),
     replica(2, 1, log_start=3000, first_offset=3000),
     replica(3, 1, in_isr=False, log_end=6000, kept_end=5000, high_watermark=4000),
-    *(replica(broker, 2, is_compacted=True) for broker in (1, 2)),
+    replica(1, 2, may_be_cleaned=True, cleaned_end=3000),
+    replica(2, 2, may_be_cleaned=True, cleaned_end=5000),
     *(replica(broker, 3, judged_end=6000) for broker in (1, 2)),
     replica(1, 4),
     replica(2, 4, log_start=2000),

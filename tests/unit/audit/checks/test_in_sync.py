@@ -115,7 +115,8 @@ def test_rows_are_those_of_the_table() -> None:
     assert all(list(asdict(row)) == model.REPLICAS.names for row in rows)
     ids = [("stopped", 1, "t"), ("killed", 2, "t"), ("stopped", 4, "unknown")]
     assert [(row.state, row.broker, row.topic) for row in rows] == ids
-    assert [tuple(asdict(row).values())[2:-1] for row in rows] == [
+    assert [row.may_be_cleaned for row in rows] == [True, True, False]
+    assert [tuple(asdict(row).values())[2:-5] for row in rows] == [
         (0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, *NO_ENDS, 100),
         (0, False, False, False, True, None, None, 0, *WITHOUT_LOG, 100, *NO_ENDS, 100),
         (0, None, None, True, False, None, None, 0, *WITHOUT_LOG, 0, *NO_ENDS, 0),

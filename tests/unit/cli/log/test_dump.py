@@ -11,7 +11,9 @@ from minibroker.cli.log.dump import DAMAGE, entries_of, is_known
 from minibroker.cli.terminal import Failure
 from minibroker.protocol.records import compression
 from minibroker.protocol.records.batch import ProducerStamp, read_header, stamp, write_header
+from minibroker.protocol.records.columns import decode_columns
 from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.records.retained import empty, filler, retain
 from minibroker.protocol.records.varint import encode_varint
 from minibroker.protocol.types import TopicPartition
 
@@ -48,6 +50,34 @@ def test_batches_and_records_of_every_compression(tmp_path: Path) -> None:
     assert records[4]["payload"] == "value 1"
     assert records[4]["sequence"] == 4
     assert all(entry["type"] != DAMAGE for entry in entries)
+
+
+def test_what_compaction_has_changed_is_shown(tmp_path: Path) -> None:
+    """A thinned batch, an empty one, a filler and the horizon of tombstones are named; a record
+    keeps its sequence."""
+    batches = [bytes(batch(base)) for base in (0, 3, 6)]
+    (first, third, last), columns = zip(
+        *((read_header(each), decode_columns(each, read_header(each))) for each in batches),
+        strict=True,
+    )
+    path = segment(
+        tmp_path,
+        retain(first, columns[0], [False, True, True]),
+        empty(third),
+        retain(last, columns[2], [True] * 3, delete_horizon_ms=5000),
+        filler(9, 20, 4),
+    )
+    swap = path.rename(f"{path}.swap")
+    entries = dump(swap, with_records=True)
+    assert [
+        (entry["compacted"], entry.get("deleteHorizonMs"))
+        for entry in entries
+        if entry["type"] == "batch"
+    ] == [("thinned", None), ("empty", None), ("whole", 5000), ("filler", None)]
+    assert [
+        (entry["offset"], entry["sequence"]) for entry in entries if entry["type"] == "record"
+    ] == [(offset, offset) for offset in (1, 2, 6, 7, 8)]
+    assert "compacted" not in dump(segment(tmp_path, batch(0)))[0]
 
 
 def test_a_bomb_and_a_claim_are_told_and_passed(tmp_path: Path, monkeypatch: Any) -> None:
