@@ -23,6 +23,7 @@ from tests.sim.group_loners import open_loner
 from tests.sim.group_members import GROUP, Fates, Life, Stage, trickle
 from tests.sim.sights import Watcher
 from tests.sim.workload import TOPIC, Clients
+from tests.support.seeds import rest_in_soak
 
 SEEDS = range(3)
 PARTITIONS = 3
@@ -120,7 +121,7 @@ def play(seed: int) -> int:
     return simulate(partial(Between.run, Between(seed)), seed)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_a_former_coordinator_puts_nobody_out(seed: int) -> None:
     """Their coordinator dies, and members ask the one before it, which has been without the store
     since before they joined: it does not know them, and they keep their partitions."""

@@ -21,8 +21,9 @@ from tests.sim.group_members import Life, Stage, trickle
 from tests.sim.group_scenario import GAP_S_MAX
 from tests.sim.test_group_coordinators import FATES, SETTINGS
 from tests.sim.workload import TOPIC, Clients
+from tests.support.seeds import rest_in_soak
 
-SEEDS = range(2)
+SEEDS = range(3)
 PARTITIONS = 4
 MEMBERS = 4
 PAUSE_S = 3.0
@@ -100,7 +101,7 @@ def is_rebalancing(member: Membership, _now: float) -> bool:
 
 
 @pytest.mark.parametrize("is_auto_commit", [True, False], ids=["auto-commit", "commit"])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_who_keeps_a_partition_reads_on(seed: int, is_auto_commit: bool) -> None:
     """Nobody waits for the one that stands still but the partitions that move."""
     assert play(seed, is_auto_commit=is_auto_commit) < GAP_S_MAX
