@@ -264,13 +264,12 @@ class _Broker:
         )
         memory = RequestMemory(config.queued_max_request_bytes)
         slots = config.max_incremental_fetch_session_cache_slots
-        is_current = self._node.may_decide_alone
         self._groups = Coordinator(
             config,
             self._replicas,
             purgatory,
             system.wall_ms,
-            is_current,
+            self._node.may_decide_alone,
             system.rng,
             expiry_ms=self._expiry_ms,
         )
@@ -290,6 +289,7 @@ class _Broker:
             silent_leaders=self._fetchers.silent_leaders,
             defects=defects,
             clock_statistics=clock.statistics,
+            cleaner_statistics=self._cleaner.statistics,
             in_worker=system.in_worker,
         )
         acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)

@@ -76,6 +76,7 @@ def of_brokers(
     yield from of_clock_jumps(answers)
     yield from of_leases(answers)
     yield from of_defects(answers)
+    yield from of_uncompacted(answers)
     yield from of_versions(machines, version_here)
 
 
@@ -225,6 +226,18 @@ def of_leases(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Findi
     if is_good:
         text = f"the metadata store answers the brokers within {max(1, round(slowest))} ms"
         yield Finding(Level.OK, text)
+
+
+def of_uncompacted(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
+    """Report the logs that brokers cannot compact."""
+    for node_id, answer in sorted(answers.items()):
+        for log in answer.uncompacted:
+            yield Finding(
+                Level.PROBLEM,
+                f"broker {node_id} cannot compact {log.topic}-{log.partition}: {log.reason}",
+                "see `minibroker log dump`; if another replica is sound, stop the broker, move the"
+                " log's directory away, and start it: it copies the log again",
+            )
 
 
 def of_defects(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:

@@ -11,6 +11,7 @@ descriptor, ends a compaction, too; it is tried again later. Nothing of that sto
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -39,10 +40,10 @@ class CleanerLimits(NamedTuple):
 class CleanerStatistics(NamedTuple):
     """Counts since the start, and the logs that cannot be compacted, with the reasons."""
 
-    runs: int
-    bytes_read: int
-    bytes_freed: int
-    failed: dict[TopicPartition, str]
+    runs: int = 0
+    bytes_read: int = 0
+    bytes_freed: int = 0
+    failed: Mapping[TopicPartition, str] = MappingProxyType({})
 
 
 class _Failure(NamedTuple):

@@ -17,6 +17,7 @@ from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.observe.readiness import Readiness, ReadinessFacts, readiness
+from minibroker.broker.replication.log_cleaner import CleanerStatistics
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import Replicas
@@ -81,6 +82,7 @@ class Services:
     refusals: Refusals = field(default_factory=Refusals)
     member_connections: MemberConnections = field(default_factory=MemberConnections)
     far_stamps: FarStamps = field(default_factory=FarStamps)
+    cleaner_statistics: Callable[[], CleanerStatistics] = CleanerStatistics
     in_worker: InWorker = _here
     unpacking: trio.Lock = field(default_factory=trio.Lock)
 

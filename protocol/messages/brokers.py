@@ -71,6 +71,15 @@ class FarStampedTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class UncompactedLog:
+    """A log of a compacted topic that the broker cannot compact, and why."""
+
+    topic: str
+    partition: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeBrokerResponse:
     """A broker, ready unless there are `reasons`: texts for the operator.
 
@@ -83,7 +92,7 @@ class DescribeBrokerResponse:
     If the wall clock has jumped lately, `clock_jump_ms` says by how much (negative: back), and
     nothing expires because of that for `clock_settles_in_ms`. `is_controller`: the broker is the
     controller, under a lease that cannot have ended yet. `far_stamped` are at most 64
-    topics.
+    topics, and `uncompacted` at most 64 logs.
     """
 
     node_id: int = NO_NODE
@@ -104,6 +113,7 @@ class DescribeBrokerResponse:
     clock_settles_in_ms: int = 0
     is_controller: bool = False
     far_stamped: tuple[FarStampedTopic, ...] = ()
+    uncompacted: tuple[UncompactedLog, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,5 +59,6 @@ def _broker_families(sources: Sources, loop_lag: LoopLag) -> Iterator[Metric]:
     yield from server.connection_families(sources)
     yield from server.descriptor_families(sources)
     yield from server.flush_families(sources)
+    yield from server.cleaner_families(sources)
     yield from server.fetcher_families(sources)
     yield from groups.broker_families(sources.services.groups)

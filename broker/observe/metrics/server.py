@@ -116,6 +116,19 @@ def flush_families(sources: Sources) -> Iterator[Metric]:
     yield dirty
 
 
+def cleaner_families(sources: Sources) -> Iterator[Metric]:
+    """Make the metrics of compaction."""
+    cleaner = sources.services.cleaner_statistics()
+    text = "Logs that were compacted, each time"
+    yield total("minibroker_log_cleaner_runs", text, cleaner.runs)
+    text = "Bytes that compaction has read"
+    yield total("minibroker_log_cleaner_read_bytes", text, cleaner.bytes_read)
+    text = "Bytes by which compaction has made logs smaller"
+    yield total("minibroker_log_cleaner_freed_bytes", text, cleaner.bytes_freed)
+    text = "Logs that cannot be compacted"
+    yield single("minibroker_log_cleaner_failed_logs", text, len(cleaner.failed))
+
+
 def fetcher_families(sources: Sources) -> Iterator[Metric]:
     """Make the metrics of replication from each leader, summed over its fetchers."""
     requests, rates = Counter[int](), Counter[int]()

@@ -1,5 +1,7 @@
 """DESCRIBE_BROKER, answered by any broker at any time; UNREGISTER_BROKER, by the controller."""
 
+from itertools import islice
+
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import PLAINTEXT, ErrorCode
@@ -10,11 +12,13 @@ from minibroker.protocol.messages.brokers import (
     DescribeBrokerResponse,
     FarStampedTopic,
     MachineDescription,
+    UncompactedLog,
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
 from minibroker.protocol.types import NamedEndpoint
 
+LOGS_MAX = 64  # that cannot be compacted, in one answer
 UNREGISTERING_S_MAX = 10.0  # for the controller; the client asks again after that
 LATE = "not done in time; it may still happen"
 
@@ -53,6 +57,10 @@ def describe(
                 topic, stamp.timestamp, services.wall_ms() - stamp.appended_ms, stamp.batch_count
             )
             for topic, stamp in services.far_stamps.statistics().items()
+        ),
+        tuple(
+            UncompactedLog(*name, reason)
+            for name, reason in islice(services.cleaner_statistics().failed.items(), LOGS_MAX)
         ),
     )
 

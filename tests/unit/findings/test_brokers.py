@@ -11,6 +11,7 @@ from minibroker.protocol.messages.brokers import (
     DefectCount,
     DescribeBrokerResponse,
     MachineDescription,
+    UncompactedLog,
 )
 from minibroker.protocol.types import Endpoint, NamedEndpoint
 
@@ -200,3 +201,10 @@ def test_few_things_are_named() -> None:
     """A finding stays a line."""
     assert findings.listed(range(7)) == "0, 1, 2, 3, 4, and 2 more"
     assert Finding(Level.OK, "well") == ("ok", "well", "")
+
+
+def test_a_log_that_cannot_be_compacted_is_named() -> None:
+    """With the broker and the reason."""
+    why = "the records from offset 7 on are damaged: the checksum is wrong"
+    found = bad(broker(1), broker(2, uncompacted=(UncompactedLog("t", 3, why),)))
+    assert found == [(Level.PROBLEM, f"broker 2 cannot compact t-3: {why}")]
