@@ -359,9 +359,11 @@ def _everything_sealed(
     return find_cleanable(segments, limits, first_dirty, INT64_MAX, now_ms)
 
 
-def _first_of_all(newest: NewestOffsets, key: bytes, offset: int) -> bool:
+def _first_of_all(
+    newest: NewestOffsets, keys: Sequence[bytes], offsets: Sequence[int]
+) -> list[bool]:
     """Keep all but the newest record of a key."""
-    return not NEWEST(newest, key, offset)
+    return [not is_newest for is_newest in NEWEST(newest, keys, offsets)]
 
 
 def _no_tombstone(
@@ -383,12 +385,12 @@ def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
-NEWEST: Final = NewestOffsets.is_newest
+NEWEST: Final = NewestOffsets.are_newest
 
 COMPACTION_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "compact-uncommitted-records": Rule(compaction, "find_cleanable", _everything_sealed),
-        "keep-superseded-records": Rule(NewestOffsets, "is_newest", _first_of_all),
+        "keep-superseded-records": Rule(NewestOffsets, "are_newest", _first_of_all),
         "forget-tombstones": Rule(cleaning, "retain", _no_tombstone),
         "fill-without-epochs": Rule(cleaning, "filler", _of_the_first_epoch),
         "trust-the-clean-part": Rule(Compaction, "truncate_to", _nothing),

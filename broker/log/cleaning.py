@@ -23,6 +23,7 @@ a worker thread, in pieces of some ten kilobytes (`Steps`). `compaction.py` does
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import compress as select
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -40,7 +41,7 @@ from minibroker.protocol.records.batch import (
     has_valid_crc,
     read_header,
 )
-from minibroker.protocol.records.columns import decode_columns
+from minibroker.protocol.records.columns import Columns, decode_columns
 from minibroker.protocol.records.retained import OFFSETS_MAX, empty, filler, retain
 from minibroker.protocol.types import Buffer
 
@@ -260,25 +261,27 @@ class Copier:
         columns = decode_columns(batch, header)
         horizon_ms = header.delete_horizon_ms
         is_over = horizon_ms is not None and horizon_ms <= self._now_ms
-        is_kept = [
-            key is not None
-            and self._newest.is_newest(key, offset)
-            and not (value is None and is_over)
-            for offset, key, value in zip(
-                columns.offsets, columns.keys, columns.values, strict=True
-            )
-        ]
+        is_kept = self._are_kept(columns, is_over)
         if not any(is_kept):
             self.has_changed = True
             return empty(header) if is_needed else None
-        has_tombstones = any(
-            value is None for value, kept in zip(columns.values, is_kept, strict=True) if kept
-        )
+        has_tombstones = None in columns.values and None in select(columns.values, is_kept)
         new_horizon_ms = self._new_horizon_ms if has_tombstones and horizon_ms is None else None
         if all(is_kept) and new_horizon_ms is None:
             return batch
         self.has_changed = True
         return retain(header, columns, is_kept, new_horizon_ms)
+
+    def _are_kept(self, columns: Columns, is_over: bool) -> list[bool]:
+        """Return for each record whether it stays. `is_over`: the tombstones' time is over."""
+        keys = [b"" if key is None else key for key in columns.keys]
+        is_kept = self._newest.are_newest(keys, columns.offsets)
+        if None in columns.keys or (is_over and None in columns.values):
+            is_kept = [
+                kept and key is not None and not (value is None and is_over)
+                for kept, key, value in zip(is_kept, columns.keys, columns.values, strict=True)
+            ]
+        return is_kept
 
 
 def copy_group(

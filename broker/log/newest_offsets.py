@@ -34,25 +34,31 @@ class NewestOffsets:
     def add(self, keys: Sequence[bytes | None], offsets: Sequence[int], end: int) -> bool:
         """Add the records of a batch that ends before the offset `end`; return False, and add
         nothing, if they do not fit. The first batch fits always."""
-        names = [_name(key) for key in keys if key is not None]
+        if None in keys:
+            offsets = [at for key, at in zip(keys, offsets, strict=True) if key is not None]
+        names = _names([key for key in keys if key is not None])
         known = self._offsets
         if known and len(known) + len(names) > self._entries_max:
             new = sum([name not in known for name in {*names}])
             if len(known) + new > self._entries_max:
                 return False
-        if len(names) < len(keys):
-            offsets = [at for key, at in zip(keys, offsets, strict=True) if key is not None]
         known.update(zip(names, offsets, strict=True))
         self.end = end
         return True
 
-    def is_newest(self, key: bytes, offset: int) -> bool:
-        """Whether no later record below `end` has this key."""
-        return self._offsets.get(_name(key), offset) <= offset
+    def are_newest(self, keys: Sequence[bytes], offsets: Sequence[int]) -> list[bool]:
+        """Return for each record whether no later one below `end` has its key."""
+        newest = map(self._offsets.get, _names(keys))
+        return [
+            known is None or known <= offset for known, offset in zip(newest, offsets, strict=True)
+        ]
 
 
-def _name(key: bytes) -> bytes:
-    """Return the key, or the digest of a long one; no key that is short is a digest."""
-    if len(key) <= _KEY_BYTES_MAX:
-        return key
-    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+def _names(keys: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the keys, with the digests of long ones; no key that is short is a digest."""
+    if max(map(len, keys), default=0) <= _KEY_BYTES_MAX:
+        return keys
+    return [
+        key if len(key) <= _KEY_BYTES_MAX else blake2b(key, digest_size=_DIGEST_BYTES).digest()
+        for key in keys
+    ]
