@@ -23,6 +23,7 @@ A waiting request holds offsets and epochs, never the request itself, whose reco
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
+import logging
 from typing import NamedTuple
 
 import trio
@@ -54,6 +55,8 @@ from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, find_flaw
 from minibroker.protocol.types import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 BATCHES_AT_ONCE = 50
 BYTES_AT_ONCE = 4 * 1024 * 1024  # above the size of the shared receive buffer
 ACKS = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
@@ -75,14 +78,20 @@ class _Produce:
         "_acks",
         "_answers",
         "_budget",
+        "_client_id",
         "_may_decide_alone",
+        "_peer",
         "_refusal",
         "_services",
         "_waiting",
     )
 
-    def __init__(self, services: Services, acks: int, now: float) -> None:
+    def __init__(
+        self, services: Services, acks: int, now: float, client_id: str | None, peer: str
+    ) -> None:
         self._services = services
+        self._client_id = client_id
+        self._peer = peer
         self._acks = acks
         self.renew(now)
         self._answers: list[PartitionProduced] = []
@@ -117,6 +126,7 @@ class _Produce:
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
+            self._log_refusal(name, refused, now)
             if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
@@ -151,6 +161,14 @@ class _Produce:
             flaw = find_flaw(batch, header, self._budget)
             if flaw and has_valid_crc(batch, header):
                 raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
+
+    def _log_refusal(self, name: TopicPartition, refused: Refused, now: float) -> None:
+        reason = f"{name}: {refused.message}"
+        line = self._services.refused_batches.record(
+            self._client_id or "", self._peer, refused.code, reason, now
+        )
+        if line is not None:
+            logger.warning("%s", line)
 
     @property
     def failures(self) -> list[PartitionProduced]:
@@ -236,11 +254,15 @@ def _refusal(acks: int, *, may_decide_alone: bool) -> Refused | None:
 
 
 def handle(
-    services: Services, request: ProduceRequest, now: float
+    services: Services,
+    request: ProduceRequest,
+    now: float,
+    client_id: str | None = None,
+    peer: str = "",
 ) -> ProduceResponse | Parked[ProduceResponse] | None:
     """Append each partition's batch. Raises `HangUp` for a refused batch with acks=0, which has no
     answer."""
-    produce = _Produce(services, request.acks, now)
+    produce = _Produce(services, request.acks, now, client_id, peer)
     now_ms = services.wall_ms()
     for asked in request.partitions:
         produce.append(asked, now, now_ms)
@@ -255,11 +277,15 @@ def is_large(request: ProduceRequest) -> bool:
 
 
 def handle_in_turns(
-    services: Services, request: ProduceRequest, now: float
+    services: Services,
+    request: ProduceRequest,
+    now: float,
+    client_id: str | None = None,
+    peer: str = "",
 ) -> Turns[ProduceResponse | Parked[ProduceResponse] | None]:
     """As `handle`, for a large request. Whether this broker may decide alone is asked in each
     turn."""
-    produce = _Produce(services, request.acks, now)
+    produce = _Produce(services, request.acks, now, client_id, peer)
     appended, at_once = 0, 0
     for asked in request.partitions:
         produce.append(asked, now, services.wall_ms())
