@@ -12,8 +12,8 @@ returns one of:
 * None if the protocol has no response (PRODUCE with acks=0).
 
 The table also says for each handler whether an unexpected exception in it may have left state half
-changed (`Effect`, `defects.py`). What FETCH and the requests of a group's member get depends
-on their connection, so they are not in the table.
+changed (`Effect`, `defects.py`). PRODUCE, FETCH and the requests of a group's member need
+their sender, so they are not in the table.
 """
 
 from collections.abc import Callable
@@ -73,13 +73,13 @@ def _changes(handle: Handle) -> Handler:
     return Handler(handle, Effect.CHANGES)
 
 
-def _produce(services: Services, request: ProduceRequest, now: float) -> HandlerResult:
+def _produce(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> HandlerResult:
+    request: ProduceRequest = envelope.message
     handle = produce.handle_in_turns if produce.is_large(request) else produce.handle
-    return handle(services, request, now)
+    return handle(services, request, now, envelope.client_id, peer)
 
 
 HANDLERS: Final[dict[int, Handler]] = {
-    ApiKey.PRODUCE: _changes(_produce),
     ApiKey.LIST_OFFSETS: _reads(offsets.list_offsets),
     ApiKey.METADATA: _reads(metadata.handle),
     ApiKey.LEADER_AND_ISR: _changes(control.leader_and_isr),
@@ -112,8 +112,14 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.PROBE: _changes(control.probe),
     ApiKey.HAND_OVER: _changes(leaders.hand_over),
 }
-BY_CONNECTION: Final = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.OFFSET_FETCH}
-assert {*HANDLERS, *BY_CONNECTION} == {*ApiKey}, "each announced api is served"
+BY_SENDER: Final = {
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.OFFSET_FETCH,
+}
+assert {*HANDLERS, *BY_SENDER} == {*ApiKey}, "each announced api is served"
 
 
 def effect_of(envelope: RequestEnvelope) -> Effect:
@@ -130,6 +136,8 @@ def effect_of(envelope: RequestEnvelope) -> Effect:
 
 def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> HandlerResult:
     """Serve one request of a peer. The decoder has checked that api and version are known."""
+    if envelope.api_key == ApiKey.PRODUCE:
+        return _produce(services, envelope, peer, now)
     if envelope.api_key == ApiKey.FETCH:
         is_large = len(envelope.message.partitions) > ELEMENTS_AT_ONCE
         handle = fetch.handle_in_turns if is_large else fetch.handle

@@ -28,6 +28,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.member_connections import MemberConnections
 from minibroker.broker.server.offset_lookups import OffsetLookups
 from minibroker.broker.server.refusals import Refusals
+from minibroker.broker.server.refused_batches import RefusedBatches
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
@@ -80,6 +81,7 @@ class Services:
     defects: Defects = field(default_factory=Defects)
     offset_lookups: OffsetLookups = field(default_factory=OffsetLookups)
     refusals: Refusals = field(default_factory=Refusals)
+    refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
     member_connections: MemberConnections = field(default_factory=MemberConnections)
     far_stamps: FarStamps = field(default_factory=FarStamps)
     cleaner_statistics: Callable[[], CleanerStatistics] = CleanerStatistics

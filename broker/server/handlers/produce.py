@@ -26,6 +26,7 @@ A waiting request holds offsets and epochs, never the request itself, whose reco
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -65,6 +66,8 @@ from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.types import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 BATCHES_AT_ONCE = 50
 BYTES_AT_ONCE = 4 * 1024 * 1024  # above the size of the shared receive buffer
 ACKS = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
@@ -86,14 +89,20 @@ class _Produce:
         "_acks",
         "_answers",
         "_budget",
+        "_client_id",
         "_may_decide_alone",
+        "_peer",
         "_refusal",
         "_services",
         "_waiting",
     )
 
-    def __init__(self, services: Services, acks: int, now: float) -> None:
+    def __init__(
+        self, services: Services, acks: int, now: float, client_id: str | None, peer: str
+    ) -> None:
         self._services = services
+        self._client_id = client_id
+        self._peer = peer
         self._acks = acks
         self.renew(now)
         self._answers: list[PartitionProduced] = []
@@ -134,6 +143,7 @@ class _Produce:
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
+            self._log_refusal(name, refused, now)
             if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
@@ -194,6 +204,14 @@ class _Produce:
         if max_timestamp is not None:
             stamp_max_timestamp(batch, max_timestamp)
         return True
+
+    def _log_refusal(self, name: TopicPartition, refused: Refused, now: float) -> None:
+        reason = f"{name}: {refused.message}"
+        line = self._services.refused_batches.record(
+            self._client_id or "", self._peer, refused.code, reason, now
+        )
+        if line is not None:
+            logger.warning("%s", line)
 
     @property
     def failures(self) -> list[PartitionProduced]:
@@ -279,11 +297,15 @@ def _refusal(acks: int, *, may_decide_alone: bool) -> Refused | None:
 
 
 def handle(
-    services: Services, request: ProduceRequest, now: float
+    services: Services,
+    request: ProduceRequest,
+    now: float,
+    client_id: str | None = None,
+    peer: str = "",
 ) -> ProduceResponse | Parked[ProduceResponse] | Steps[Any] | None:
     """Append each partition's batch. The rest goes on in turns if to look into it takes too long.
     Raises `HangUp` for a refused batch with acks=0, which has no answer."""
-    produce = _Produce(services, request.acks, now)
+    produce = _Produce(services, request.acks, now, client_id, peer)
     now_ms = services.wall_ms()
     for place, asked in enumerate(request.partitions):
         if not produce.append(asked, now, now_ms):
@@ -306,11 +328,15 @@ def is_large(request: ProduceRequest) -> bool:
 
 
 def handle_in_turns(
-    services: Services, request: ProduceRequest, now: float
+    services: Services,
+    request: ProduceRequest,
+    now: float,
+    client_id: str | None = None,
+    peer: str = "",
 ) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
     """As `handle`, for a large request. Whether this broker may decide alone is asked in each
     turn."""
-    produce = _Produce(services, request.acks, now)
+    produce = _Produce(services, request.acks, now, client_id, peer)
     return _append_in_turns(services, produce, request, request.partitions)
 
 
