@@ -251,6 +251,11 @@ class _Run:
             self._known.findings += _skipping(inputs, rows)
         if note := _left_in_sync(rows, assignments or {}):
             self._known.notes.append(note)
+        if cleaned := [row for row in rows if row.cleaned_end]:
+            self._known.notes.append(
+                f"Compaction shows in {plural(len(cleaned), 'log')}: below the last batch that it"
+                " has changed the last records of keys were compared, not all bytes."
+            )
         return rows
 
     def _add_unreadable(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> None:

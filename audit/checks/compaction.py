@@ -48,6 +48,7 @@ from minibroker.audit.checks.doubts import brokers_named
 from minibroker.audit.checks.facts import PARTITION, REPLICA, is_cleaned
 from minibroker.audit.checks.findings import OF_CHECK_MAX, as_findings
 from minibroker.audit.checks.local_frames import from_rows
+from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.model import FINDINGS, Finding, Severity, Tables
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.types import TopicPartition
@@ -97,7 +98,7 @@ def cleaned_differences(
     for row in _differing_batches(batches, scope).collect():
         name = TopicPartition(row.topic, row.partition)
         found.setdefault(name, []).append(_difference_of_batches(row))
-    records = tables.records({name.topic for name in logs})
+    records = _records(tables)
     for row in _differing_records(records, scope).collect():
         held = {
             each.broker: Batch(row.offset, each.content, 0, True, None, None) for each in row.held
@@ -110,6 +111,12 @@ def cleaned_differences(
         # Records come first: they show, of more replicas than whole batches do, who is right.
         differences.sort(key=lambda each: (each.what != "record", each.offset))
     return found
+
+
+@memoize_per_run
+def _records(tables: Tables) -> DataFrame:
+    """Return the records of the topics of which compaction has visibly changed a log."""
+    return tables.records({name.topic for name in compacted_logs(tables)})
 
 
 def _differing_batches(batches: DataFrame, scope: DataFrame) -> DataFrame:
@@ -229,7 +236,7 @@ def _lost(tables: Tables, logs: Logs) -> Iterator[_Lost]:
     """Yield the keys whose last record a replica lacks, except for tombstones that may have
     expired."""
     scope = _scope(tables, logs)
-    records = tables.records({name.topic for name in logs})
+    records = _records(tables)
     last = struct("offset", col("value").isNull().alias("is_tombstone"), "timestamp")
     of_replicas = (
         records.where(col("key").isNotNull())

@@ -76,7 +76,8 @@ class Home:
     """A partition of the offsets topic: what counts, and who says otherwise.
 
     `reference` is the broker whose rows count. `is_decided` is false if as many in-sync replicas
-    say something else. `rows` are by broker, then by group, topic and partition.
+    say something else. `rows` are by broker, then by group, topic and partition. `is_cleaned`:
+    compaction has visibly changed a replica, so commits that later ones replaced may be gone.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Home:
     rows: Mapping[int, Mapping[tuple[str, str, int], CommitRow]]
     problems: Sequence[CommitRow]
     bounds: LogBounds
+    is_cleaned: bool = False
 
     @property
     def right(self) -> Mapping[tuple[str, str, int], CommitRow]:

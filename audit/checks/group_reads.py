@@ -32,6 +32,7 @@ from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Finding, Severity, Tables
 from minibroker.audit.summary import plural
+from minibroker.protocol.constants import OFFSETS_TOPIC
 
 CHECK: Final = "skipped-read"
 KEY: Final = ("group", *PARTITION)
@@ -191,8 +192,11 @@ def skipped_read(tables: Tables) -> DataFrame | None:
     """Return the records that groups have left out below their commits, and the commits that came
     before their record was read."""
     lines = acknowledged(tables).lines
-    # What cannot be read of a ledger may have been a record.
+    # What cannot be read of a ledger may have been a record, and compaction may have removed the
+    # commits of clients without ledgers.
     is_whole = not any(row.event in (Event.UNREADABLE, Event.TORN) for row in lines)
+    logs = tables.replicas.collect()
+    is_whole &= not any(row.cleaned_end for row in logs if row.topic == OFFSETS_TOPIC)
     severity = Severity.ERROR if is_whole else Severity.WARNING
     rows = [
         tuple(getattr(finding, name) for name in FINDINGS.names)

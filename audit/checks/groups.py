@@ -11,7 +11,7 @@ The rows of COMMITTED come to the driver: one per replica, group and partition.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame
@@ -282,6 +282,7 @@ def _home(
         by_broker,
         problems,
         bounds,
+        any(log["cleaned_end"] for log in logs),
     )
 
 
@@ -351,8 +352,12 @@ def _lost(
         has = stored.get((key, last.offset), {})
         brokers = sorted(has) if home is None else sorted(home.rows)
         lacking = [broker for broker in brokers if broker not in has]
+        is_replaced = False
+        if home is not None and home.is_cleaned:
+            is_replaced = not has and _is_replaced(home, key, last, commits, stored)
+            lacking = [] if is_replaced else [*_not_replaced(home, key, has, lacking)]
         coordinator, words = judge.coordinator(number)
-        if not has:
+        if not has and not is_replaced:
             there = _what_counts(home, key)
             detail = f"{said}, and {OFFSETS_TOPIC} says {there}{words}"
             yield _lost_at(key, number, coordinator, last, detail, judge)
@@ -371,6 +376,28 @@ def _lost(
             there = f"{_what_counts(home, key)}, of which no ledger tells"
             detail = f"{said}, and {OFFSETS_TOPIC} says {there}{words}"
             yield _lost_at(key, number, coordinator, last, detail, judge, untold)
+
+
+def _is_replaced(home: Home, key: Key, last: Told, commits: Sequence[Told], stored: Stored) -> bool:
+    """Whether compaction may have removed an acknowledged commit everywhere, for a later one of
+    which no ledger tells: what counts is no older acknowledged one."""
+    is_older = _counts_instead(home, key, last, commits, stored) is not None
+    return home.right.get(key) is not None and not is_older
+
+
+def _not_replaced(
+    home: Home, key: Key, has: Collection[int], lacking: Iterable[int]
+) -> Iterator[int]:
+    """Yield the brokers that lack an acknowledged commit which others have, unless compaction may
+    have removed it: they have the later record of the key that those have, too, or this is the
+    deletion of the commit."""
+    later = [home.rows[broker].get(key) for broker in has if broker in home.rows]
+    is_deleted = all(row is not None and row["offset"] is None for row in later)
+    newest = {row["at"] for row in later if row is not None}
+    for broker in lacking:
+        row = home.rows[broker].get(key)
+        if not (is_deleted if row is None else row["at"] in newest):
+            yield broker
 
 
 def _counts_instead(

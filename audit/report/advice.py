@@ -127,7 +127,10 @@ def _lost(summary: Summary, judged: Sequence[_Judged]) -> str:
         return f"{said} Only a ledger shows what is gone from all copies alike."
     if ledger.nowhere:
         said = f"Yes: {plural(ledger.nowhere, 'acknowledged record')}, on no replica."
-    elif not ledger.judged and not ledger.compacted:
+    elif not ledger.judged and ledger.compacted:
+        records = plural(ledger.compacted, "acknowledged record")
+        said = f"No: {records} gave way to newer ones of their keys."
+    elif not ledger.judged:
         said = "Not known: no acknowledged record could be judged."
     else:
         partly = ledger.judged - ledger.present

@@ -424,3 +424,25 @@ def test_a_commit_of_which_no_ledger_tells(spark: SparkSession) -> None:
         [finding] = all_found(judged, "lost-commit")
         assert finding.severity.value == severity
         assert "says 40 (offset 2), of which no ledger tells" in finding.detail
+
+
+def test_commits_that_compaction_has_removed(spark: SparkSession) -> None:
+    """A commit that a later one replaced, of which no ledger tells, may be gone from one replica or
+    from all; one that an older one replaced is lost."""
+    records = [
+        commit(1, 0, G, ("t", 0), 40),
+        *(commit(broker, 1, G, ("t", 0), 50) for broker in (1, 2)),
+        *(commit(broker, 2, G, ("t", 1), 60) for broker in (1, 2)),
+        *(commit(broker, 3, G, ("t", 2), 10) for broker in (1, 2)),
+    ]
+    told = [acknowledged(1, G, 0, 40), acknowledged(2, G, 1, 30)]
+    told += [acknowledged(3, G, 2, 10), acknowledged(4, G, 2, 20, timestamp=2)]
+    logs = [replica(1, "t", number) for number in range(3)]
+    found = {}
+    for cleaned_end in (0, 4):
+        homes = [replica(each, OFFSETS_TOPIC, HOME, cleaned_end=cleaned_end) for each in (1, 2)]
+        judged = known(spark, records, [*homes, *logs], ledger=told, partitions=3)
+        found[cleaned_end] = [each.detail for each in all_found(judged, "lost-commit")]
+    assert len(found[0]) == 3
+    [lost] = found[4]
+    assert f"group {G} was told that 20 of t-2 is committed" in lost

@@ -79,6 +79,12 @@ def test_a_clean_verdict_says_what_was_compared() -> None:
         "Clean: 401,172 acknowledged records are on every in-sync replica exactly once;"
         " 12 logs, 96.1 MB, compared below their high watermarks."
     )
+    compacted = replace(ledger, judged=400_000, present=400_000, compacted=1_172)
+    assert replace(summary, ledger=compacted).sentence == (
+        "Clean: 400,000 acknowledged records are on every in-sync replica exactly once, 1,172 more"
+        " are compacted, for newer ones of their keys; 12 logs, 96.1 MB, compared below their high"
+        " watermarks."
+    )
     twice = replace(summary, counts=(FindingCount("duplicate", WARNING, 1),))
     assert "are on every in-sync replica; 12 logs" in twice.sentence
     partitions = tuple(sample_partitions(0))

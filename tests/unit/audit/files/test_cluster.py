@@ -40,7 +40,7 @@ EXPORT: dict[str, Any] = {
         {
             "name": "kept",
             "id": "bb",
-            "configs": {"cleanup.policy": "compact,delete"},
+            "configs": {"cleanup.policy": "compact,delete", "delete.retention.ms": "100"},
             "partitions": [PARTITION],
         },
     ],
@@ -60,7 +60,9 @@ def test_an_export_is_read() -> None:
         TopicPartition("t", 0): Assignment("aa", 1, 4, (1, 2), (1, 2, 3)),
         TopicPartition("t", 1): Assignment("aa", -1, 4, (2,), (1, 2, 3), (2,)),
         TopicPartition("t", 2): Assignment("aa", 1, 4, (1, 2), (1, 2, 3), left={3: Left(4, 70)}),
-        TopicPartition("kept", 0): Assignment("bb", 1, 4, (1, 2), (1, 2, 3), (), True),
+        TopicPartition("kept", 0): Assignment(
+            "bb", 1, 4, (1, 2), (1, 2, 3), (), True, delete_retention_ms=100
+        ),
     }
 
 

@@ -169,3 +169,26 @@ def test_what_no_audit_can_mean(tmp_path):
     ):
         with pytest.raises(UsageError, match=text):
             find_brokers([tmp_path / name for name in names])
+
+
+def test_a_copy_that_compaction_had_finished_takes_the_place_of_its_segments(tmp_path):
+    """A whole copy is read instead of the segments whose offsets it has; one that is not whole is
+    ignored, and so is what compaction had not finished."""
+    directory = make(tmp_path) / "orders-2-0"
+    first = directory / f"{0:020}.log"
+    swap = directory / f"{0:020}.log.swap"
+    whole = first.read_bytes()
+    swap.write_bytes(whole)
+    for base in (2, 3):
+        (directory / f"{base:020}.log").write_bytes(b"")
+    (directory / f"{3:020}.log.cleaned").write_bytes(b"half a copy")
+    _, log = only(tmp_path)
+    assert [segment.path.name for segment in log.segments] == [swap.name, f"{3:020}.log"]
+    assert [segment.is_indexed for segment in log.segments] == [False, True]
+    assert not log.problems
+    swap.write_bytes(whole[:-1])
+    _, log = only(tmp_path)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 3]
+    first.unlink()  # then the broker has only the copy
+    _, log = only(tmp_path)
+    assert log.segments[0].path.name == swap.name

@@ -126,6 +126,23 @@ def test_what_was_removed_is_what_is_below_the_first_segment(
     assert removed_since([replace(before, state=STOPPED)], [now]) == {}
 
 
+def test_what_compaction_replaces_is_removed_up_to_the_end_of_its_segment() -> None:
+    """A sealed segment that was written since it was listed is another file; the active one is
+    written all the time."""
+    before = with_segments("aa", 10, 20, 30)
+    for written, removed in (((5, 0, 0), 20), ((0, 5, 5), 30), ((0, 0, 5), 0)):
+        log = before.logs[0]
+        segments = tuple(
+            segment._replace(written_ms=written_ms)
+            for segment, written_ms in zip(log.segments, written, strict=True)
+        )
+        now = replace(before, logs=(replace(log, segments=segments),))
+        expected = {Replica(1, "t", 0): removed} if removed else {}
+        assert removed_since([before], [now]) == expected
+    merged = with_segments("aa", 10, 30)
+    assert removed_since([before], [merged]) == {Replica(1, "t", 0): 30}
+
+
 def test_findings_in_what_was_removed_do_not_count() -> None:
     """Nor do they make it clean; those of other offsets, logs and brokers stay."""
     removed = {Replica(1, "t", 0): 20}

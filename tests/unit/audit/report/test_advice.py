@@ -120,6 +120,8 @@ def test_what_was_not_judged_is_not_called_sound() -> None:
         "Yes: 2 acknowledged records, on no replica. 5 acknowledged records could not be judged."
     )
     assert advised(ledger=LedgerCounts(5, 0, 0)).lost.startswith("Not known: ")
+    compacted = advised(ledger=LedgerCounts(5, 0, 0, compacted=5)).lost
+    assert compacted == "No: 5 acknowledged records gave way to newer ones of their keys."
     assert "Only a ledger shows" in advised().lost
     held = Unjudged("a directory was not given", True)
     assert "audit again before you trust" in advised(unjudged=(held,)).steps[-1].text
