@@ -79,13 +79,14 @@ class SegmentFile(NamedTuple):
     """A `.log` file as it was listed; `size` is in bytes.
 
     `is_indexed`: its index files must be complete, since it is sealed or its broker stopped
-    cleanly.
+    cleanly. `inode` is the file's device and number: names with the same are links to one file.
     """
 
     path: Path
     base_offset: int
     size: int
     is_indexed: bool
+    inode: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +285,11 @@ def _read_log(replica: Replica, path: Path, state: str) -> LogDirectory | Unread
 def _list_segment(directory: Path, base_offset: int, is_indexed: bool) -> SegmentFile:
     path = directory / f"{base_offset:020}.log"
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except OSError:
-        size = 0  # reading it says what is wrong
-    return SegmentFile(path, base_offset, size, is_indexed)
+        return SegmentFile(path, base_offset, 0, is_indexed)  # reading it says what is wrong
+    inode = (status.st_dev, status.st_ino)
+    return SegmentFile(path, base_offset, status.st_size, is_indexed, inode)
 
 
 def _find_odd_names(
