@@ -5,7 +5,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from minibroker.audit.checks import group_reads, groups, ledgers, log, producers, replicas
+from minibroker.audit.checks import ends, group_reads, groups, ledgers, log, producers, replicas
 from minibroker.audit.checks.group_offsets import LOST_CHECK
 from minibroker.audit.model import Tables
 
@@ -14,6 +14,7 @@ Check = Callable[[Tables], DataFrame | None]  # None: the check cannot find anyt
 CHECKS: Final[Mapping[str, Check]] = {
     **log.CHECKS,
     **replicas.CHECKS,
+    **ends.CHECKS,
     **producers.CHECKS,
     **groups.CHECKS,
     **ledgers.CHECKS,
