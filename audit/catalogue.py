@@ -29,7 +29,7 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
     "unseen": Described(
         "an acknowledged record lies behind the end of a replica",
-        "an acknowledged record of {log}{at} never arrived on broker {broker}",
+        "an acknowledged record of {log}{at} is not on broker {broker}, whose log ends before it",
     ),
     "lost-commit": Described(
         "a commit that a group was told of is not stored, or an older one counts",
@@ -130,7 +130,7 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
     "checkpoint": Described(
         "a checkpoint or metadata file cannot be read, or names what cannot be",
-        "a checkpoint of broker {broker} is wrong",
+        "a file of broker {broker} is wrong: {said}",
     ),
 }
 

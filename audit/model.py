@@ -294,7 +294,8 @@ class Tables:
     the column `ledger` has them. `is_ledger_complete`: they cover all records that were sent.
     `ledger` is None if none was given; `stored` and `committed` if there is no offsets topic.
     `assignments` is None without metadata. `records` builds the table of some topics' records.
-    `bodies` covers the reference logs only: equal batches need not be decoded twice.
+    `bodies` covers the reference logs only: equal batches need not be decoded twice. `bodies_of`
+    builds the table of all logs of some partitions.
     """
 
     batches: "DataFrame"
@@ -312,3 +313,4 @@ class Tables:
     assignments: "Mapping[TopicPartition, Assignment] | None" = None
     stored: "DataFrame | None" = field(default=None)
     committed: "DataFrame | None" = field(default=None)
+    bodies_of: "Callable[[Collection[TopicPartition]], DataFrame] | None" = field(default=None)

@@ -285,6 +285,10 @@ class _Run:
             logs = [log for log in inputs.logs if log.topic in topics]
             return self._read_records(logs, {} if inputs.is_live else equal_logs(batches))
 
+        def bodies_of(names: Collection[TopicPartition]) -> DataFrame:
+            logs = (log for log in inputs.logs if log.replica[1:] in names)
+            return self._read_table(logs, "bodies")
+
         stored = None
         if any(row.topic == OFFSETS_TOPIC for row in rows):
             stored = stored_by_groups(records([OFFSETS_TOPIC]), replicas)
@@ -304,6 +308,7 @@ class _Run:
             assignments=inputs.cluster.assignments if inputs.cluster else None,
             stored=stored,
             committed=None if stored is None else committed_by_groups(stored),
+            bodies_of=bodies_of,
         )
 
     def _read_records(

@@ -6,7 +6,8 @@ first of these rules that decides names the wrong ones:
 
 1. If ledgers cover the offset: a replica that holds another record than clients saw, or none, is
    wrong.
-2. A batch that is damaged or absent is wrong if others have a whole one.
+2. A batch that is damaged, or has records that cannot be read, or is absent, is wrong if others
+   have a whole one.
 3. Replicas that are known to have lost or repeated something in this log have no vote: if all
    others hold the same, that is right.
 4. The majority is right, if a member of it is in sync.
@@ -53,6 +54,17 @@ class Pair(NamedTuple):
     offset: int | None = None
     batches: tuple[Batch | None, Batch | None] = (None, None)
     differing: int = 0
+
+    def with_spoilt(self, spoilt: Collection[tuple[int, int | None, int | None]]) -> "Pair":
+        """Return the pair; `spoilt` are the broker, segment and position of batches whose records
+        cannot be read, and which are not sound."""
+        first, second = (
+            batch._replace(is_sound=False)
+            if batch and (broker, batch.segment, batch.position) in spoilt
+            else batch
+            for broker, batch in zip(self.brokers, self.batches, strict=True)
+        )
+        return self._replace(batches=(first, second))
 
 
 class Divergence(NamedTuple):

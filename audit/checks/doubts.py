@@ -137,6 +137,8 @@ class Doubts:
         leader = next((each for each in self._replicas if self._leads(each)), None)
         if leader is None or leader is replica or replica.state == LIVE:
             return False
+        if leader.log_start is None:
+            return False  # the leader's file cannot be read, so nothing contradicts this one
         first = replica.log.first_offset
         start = replica.log_start or 0
         is_raised = first is not None and first < start <= replica.log.log_end

@@ -261,7 +261,12 @@ class _Partition:
         committed = self._committed()[0]
         if any(replica.state == LIVE for replica in self._replicas):
             return committed
-        ends = [end for broker, end in kept.items() if broker in self._in_sync]
+        # What lies behind the end at a stop in order is no part of a log: its files were changed.
+        ends = [
+            kept[each.broker] if each.left is None else min(kept[each.broker], each.left.log_end)
+            for each in self._replicas
+            if each.broker in self._in_sync
+        ]
         return max(committed, min(ends, default=0))
 
     def _committed(self) -> tuple[int, int]:

@@ -105,9 +105,11 @@ class Judge:
 
     @property
     def home_count(self) -> int | None:
-        """How many partitions the offsets topic has; None if the metadata do not say it."""
+        """How many partitions the offsets topic has; None if the metadata do not say it, or lack
+        one that has a log."""
         names = [name for name in self.assignments or () if name.topic == OFFSETS_TOPIC]
-        return len(names) or None
+        is_known = all(home.number < len(names) for home in self.homes)
+        return len(names) if names and is_known else None
 
     def findings(self) -> Iterator[Finding]:
         """Yield all that is wrong with the stored commits."""

@@ -2,7 +2,8 @@
 
 The last record of a key is what a group has committed for a partition. All in-sync replicas of the
 offsets topic must agree. What counts is what confirms most of the commits that consumers' ledgers
-say were acknowledged; among equals what most replicas say; among those the reference replica.
+say were acknowledged; among equals a log without records that no coordinator writes; then what most
+replicas say; among those the reference replica.
 
 On a live cluster this is sound because high watermarks are read before the logs: a commit below the
 offsets topic's high watermark at that time concerns records that were committed before it.
@@ -266,10 +267,16 @@ def _home(
     here = {key for keys in by_broker.values() for key in keys}
     last = {(key, max(told[key]).offset) for key in here & told.keys()}
 
-    def claim(broker: int) -> tuple[int, int]:
-        """Return how many acknowledged commits confirm a broker, and how many say the same."""
+    spoilt = {row["broker"] for row in problems if row["is_grave"]}
+
+    def claim(broker: int) -> tuple[int, bool, int, int]:
+        """Return how many acknowledged commits a broker has stored, whether one that says the same
+        has no record that no coordinator writes, how many of these commits count on it, and how
+        many say the same."""
         confirmed = sum(broker in stored.get(each, ()) for each in last)
-        return confirmed, sum(theirs == contents[broker] for theirs in contents.values())
+        counting = sum(contents[broker].get(key) == offset for key, offset in last)
+        agreeing = [each for each, theirs in contents.items() if theirs == contents[broker]]
+        return confirmed, not spoilt.issuperset(agreeing), counting, len(agreeing)
 
     best = max(map(claim, contents))
     right = [broker for broker in contents if claim(broker) == best]

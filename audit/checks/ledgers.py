@@ -15,7 +15,7 @@ producer without idempotence may have stored more than it sent.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql.functions import (
     array_max,
     array_sort,
@@ -26,6 +26,7 @@ from pyspark.sql.functions import (
     coalesce,
     col,
     collect_list,
+    collect_set,
     concat,
     concat_ws,
     count,
@@ -456,13 +457,21 @@ def _older_than_topics(tables: Tables, known: Acknowledged) -> Iterator[Unjudged
 
 
 def _states(known: Acknowledged, events: Sequence[Event], states: Sequence[State]) -> DataFrame:
-    return suspects(known).where(col("event").isin(*events) & col("state").isin(*states))
+    """Return the entries of these events that have one of these states on a replica. `holders` are
+    the brokers whose replicas have what the entry says."""
+    entry = Window.partitionBy("event", "ledger", "line", *PLACE)
+    is_held = col("state") == State.HELD.value
+    holders = array_sort(collect_set(when(is_held, col("broker"))).over(entry))
+    named = suspects(known).where(col("event").isin(*events)).withColumn("holders", holders)
+    return named.where(col("state").isin(*states))
 
 
 def _by_place(entries: DataFrame, *more: str) -> DataFrame:
     """Return one row per place on a replica, however many entries name it."""
-    first = min_(struct("ledger", "line")).alias("first")
-    return entries.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(first)
+    line = struct("ledger", "line")
+    return entries.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(
+        min_(line).alias("first"), min_by("holders", line).alias("holders")
+    )
 
 
 def _lacking(known: Acknowledged) -> DataFrame:
@@ -493,13 +502,23 @@ def _behind(entries: DataFrame, *more: str) -> DataFrame:
     replica goes further.
     """
     is_promised = coalesce("in_isr", col("offset") >= col("farthest")).alias("is_promised")
+    line = struct("ledger", "line")
     places = entries.groupBy(*REPLICA, "log_end", "offset", is_promised, *more).agg(
-        min_(struct("ledger", "line")).alias("first")
+        min_(line).alias("first"), min_by("holders", line).alias("holders")
     )
-    return places.groupBy(*REPLICA, "log_end", "is_promised", *more).agg(
+    replica = (*REPLICA, "log_end", "is_promised", *more)
+    same = places.groupBy(*replica, "holders").agg(
         min_("offset").alias("offset"),
         min_by("first", "offset").alias("first"),
         count("*").alias("count"),
+    )
+    words = concat(_who_has(), format_string(" %,d of them", "count"))
+    return same.groupBy(*replica).agg(
+        min_by("first", "offset").alias("first"),
+        min_by("holders", "offset").alias("holders"),
+        sum_("count").alias("count"),
+        array_sort(collect_list(struct("offset", words.alias("words")))).alias("holdings"),
+        min_("offset").alias("offset"),
     )
 
 
@@ -518,13 +537,27 @@ def _acknowledged() -> Column:
 
 def _what_is_there() -> Column:
     is_absent = col("state") == State.ABSENT.value
-    return when(is_absent, "no record is there").otherwise("another record is there")
+    there = when(is_absent, "no record is there").otherwise("another record is there")
+    return concat(there, lit("; "), _who_has(), lit(" it"))
 
 
 def _what_is_behind() -> Column:
     several = format_string("%,d records from here on lie", "count")
     which = when(col("count") == 1, "it lies").otherwise(several)
-    return concat(which, format_string(" behind the log end %,d", "log_end"))
+    it = when(col("count") == 1, " it").otherwise(" them")
+    who = concat_ws(", ", col("holdings.words"))
+    who = when(size("holdings") == 1, concat(_who_has(), it)).otherwise(who)
+    return concat(which, format_string(" behind the log end %,d; ", "log_end"), who)
+
+
+def _who_has() -> Column:
+    """Return `brokers 1, 3 have`, of the column `holders`."""
+    some = concat(
+        when(size("holders") == 1, "broker ").otherwise("brokers "),
+        concat_ws(", ", col("holders").cast("array<string>")),
+        when(size("holders") == 1, " has").otherwise(" have"),
+    )
+    return when(size("holders") == 0, "no replica has").otherwise(some)
 
 
 def _describe_duplicates(places: DataFrame) -> DataFrame:

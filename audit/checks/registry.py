@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 
 from minibroker.audit.checks import (
     compaction,
+    ends,
     group_reads,
     groups,
     ledgers,
@@ -23,6 +24,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     **log.CHECKS,
     **replicas.CHECKS,
     **compaction.CHECKS,
+    **ends.CHECKS,
     **producers.CHECKS,
     **groups.CHECKS,
     **ledgers.CHECKS,

@@ -1,4 +1,4 @@
-"""Checks of the replicas of a partition against each other, and against what was committed.
+"""The check of the replicas of a partition against each other.
 
 Replicas are compared batch by batch: the same bytes at the same offset in the same leader epoch. To
 compare every batch with its counterpart means to move all of them. So first each log is reduced to
@@ -26,10 +26,7 @@ from pyspark.sql.functions import (
     broadcast,
     coalesce,
     col,
-    concat,
     count,
-    format_string,
-    least,
     lit,
     shiftright,
     struct,
@@ -47,13 +44,13 @@ from minibroker.audit.checks.facts import (
     PARTITION,
     REPLICA,
     digest_of_batches,
+    is_odd,
     next_offset,
 )
-from minibroker.audit.checks.findings import as_findings, in_sync, severity
+from minibroker.audit.checks.findings import as_findings
 from minibroker.audit.checks.local_frames import collect_small, from_rows
 from minibroker.audit.checks.log import seams, wrong_joints
 from minibroker.audit.checks.producers import wrong_steps
-from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Severity, Tables
 from minibroker.audit.summary import plural
@@ -100,14 +97,15 @@ def divergence(tables: Tables) -> DataFrame | None:
     logs = compared_logs(tables)
     if not logs:
         return None
-    batches = _placed(tables.batches).withColumn(
-        "is_sound", col("crc_stored").eqNullSafe(col("crc_computed"))
-    )
+    is_sound = col("crc_stored").eqNullSafe(col("crc_computed"))
+    is_sound &= ~coalesce(is_odd(), lit(False))
+    batches = _placed(tables.batches).withColumn("is_sound", is_sound)
     suspected = _suspected(batches, logs)
     cleaned = cleaned_differences(tables, batches)
     if not suspected and not cleaned:
         return None
     pairs = _differing_pairs(batches, {name: logs[name] for name in suspected})
+    pairs = _judge_bodies(tables, pairs)
     below = {
         name: [pair for each in found for pair in each.pairs] for name, found in cleaned.items()
     }
@@ -211,6 +209,23 @@ def _differing_pairs(batches: DataFrame, logs: Logs) -> dict[TopicPartition, lis
             )
         found.setdefault(name, []).append(pair)
     return found
+
+
+def _judge_bodies(
+    tables: Tables, pairs: Mapping[TopicPartition, Sequence[Pair]]
+) -> dict[TopicPartition, list[Pair]]:
+    """Return the pairs; a batch whose records cannot be read is not sound, whatever its CRC."""
+    spoilt: dict[TopicPartition, set[tuple[int, int | None, int | None]]] = {}
+    offsets = {pair.offset for each in pairs.values() for pair in each} - {None}
+    if tables.bodies_of is not None and offsets:
+        bodies = tables.bodies_of(pairs.keys()).where(col("base_offset").isin(*offsets))
+        for row in bodies.collect():
+            place = (row.broker, row.segment, row.position)
+            spoilt.setdefault(TopicPartition(row.topic, row.partition), set()).add(place)
+    return {
+        name: [pair.with_spoilt(spoilt.get(name, ())) for pair in each]
+        for name, each in pairs.items()
+    }
 
 
 def _batch(row: Row | None) -> Batch | None:
@@ -365,7 +380,8 @@ def _commit_evidence(
 
 def _doubtful(tables: Tables) -> dict[TopicPartition, set[int]]:
     """Return the brokers whose logs of a partition are known to lack or repeat something: they end
-    below what they once had, or offsets, epochs or sequences do not continue."""
+    below what they once had, or offsets, epochs or sequences do not continue, or a record is one
+    that no coordinator writes."""
     found: dict[TopicPartition, set[int]] = {}
     joints = wrong_joints(tables).select(*REPLICA).distinct().collect()
     steps = wrong_steps(tables).where("NOT is_snapshot").select(*REPLICA).distinct().collect()
@@ -376,6 +392,9 @@ def _doubtful(tables: Tables) -> dict[TopicPartition, set[int]]:
     ]
     for row in (*joints, *steps, *short):
         found.setdefault(TopicPartition(row.topic, row.partition), set()).add(row.broker)
+    if tables.committed is not None:
+        for row in tables.committed.where("problem IS NOT NULL AND is_grave").collect():
+            found.setdefault(TopicPartition(OFFSETS_TOPIC, row.home), set()).add(row.broker)
     return found
 
 
@@ -421,119 +440,4 @@ def _in_words(offset: int, batch: Batch | None) -> str:
     )
 
 
-def missing_committed(tables: Tables) -> DataFrame | None:
-    """Return the replicas that end below what they, or their partition, once had.
-
-    That is, by what is worst first: where a log ended when its broker stopped in order; how far a
-    leader's log went, by the logs of its followers; up to where the broker had flushed it; and, for
-    in-sync replicas, the high watermark of the partition.
-    """
-    if not any(map(_is_short, tables.replicas.collect())):
-        return None
-    partition = Window.partitionBy(*PARTITION)
-    # A single checkpoint that nothing else agrees with may be the one that is wrong.
-    is_unflushed = coalesce(col("log_end") < col("recovery_point"), lit(False))
-    is_unflushed &= col("state") != LIVE
-    is_lone = (col("unflushed") == 1) & (col("log_end") == col("farthest"))
-    claimed = least(coalesce("high_watermark", lit(0)), "log_end")
-    is_believed = claimed <= coalesce("committed_end", claimed)
-    known = struct(when(is_believed, claimed).alias("offset"), "broker")
-    ends = (
-        tables.replicas.withColumn("committed", largest_of(known).over(partition))
-        .withColumn("of_leader", largest_of("led_end").over(partition))
-        .withColumn(
-            "longest",
-            largest_of(when(col("log_end") == col("of_leader"), col("broker"))).over(partition),
-        )
-        .withColumns(
-            {
-                "farthest": largest_of("log_end").over(partition),
-                "unflushed": sum_of(when(is_unflushed, 1).otherwise(0)).over(partition),
-            }
-        )
-    )
-    committed = col("committed.offset")
-    # Nothing touches a log between a stop and the next start, in sync or not.
-    is_less = coalesce(col("log_end") < col("left_end"), lit(False))
-    is_led = coalesce(col("log_end") < col("led_end"), lit(False))
-    is_short = in_sync() & (col("log_end") < committed)
-    why = _what_was_there(is_less, is_led, is_unflushed)
-    is_known = is_less | is_led
-    found = ends.where(is_known | is_unflushed | is_short).withColumns(
-        {
-            "offset": col("log_end"),
-            "other_broker": when(is_less | (is_unflushed & ~is_led), lit(None))
-            .when(is_led, col("longest"))
-            .otherwise(col("committed.broker")),
-            "severity": severity(
-                is_known
-                | (is_unflushed & in_sync() & ~is_lone)
-                | (is_short & coalesce("in_isr", lit(False)))
-            ),
-            "detail": concat(format_string("it ends at %d; ", "log_end"), why),
-        }
-    )
-    return as_findings("missing-committed", found)
-
-
-def _what_was_there(is_less: Column, is_led: Column, is_unflushed: Column) -> Column:
-    """Return how far a log once went and how that is known, in words."""
-    committed = format_string(
-        "broker %d has checkpointed a high watermark of %d", "committed.broker", "committed.offset"
-    )
-    led = format_string(
-        "broker %d has replicated up to %d from it, in the newest epoch: it leads with less than"
-        " its followers have, and what they have must not be truncated",
-        "longest",
-        "led_end",
-    )
-    return (
-        when(is_less, format_string("its broker had stopped in order with %d", "left_end"))
-        .when(is_led, led)
-        .when(is_unflushed, format_string("its broker had flushed it up to %d", "recovery_point"))
-        .otherwise(committed)
-    )
-
-
-def _is_short(row: Row) -> bool:
-    """Whether a log may end below what is known of it or its partition."""
-    ends = (row.left_end, row.led_end, row.recovery_point, row.high_watermark, row.committed_end)
-    return bool(row.log_end < max(end or 0 for end in ends)) or row.committed_end is None
-
-
-def hw_beyond_leo(tables: Tables) -> DataFrame | None:
-    """Return the replicas whose checkpointed high watermark lies above their log end, or above what
-    can have been committed."""
-    logs = tables.replicas.collect()
-    if all(
-        (row.high_watermark or 0) <= row.log_end
-        and min(row.high_watermark or 0, row.log_end) <= (row.committed_end or row.log_end)
-        for row in logs
-    ):
-        return None
-    is_beyond = col("high_watermark") > col("log_end")
-    is_refuted = col("high_watermark") > col("committed_end")
-    detail = format_string("high watermark %d, log end %d", "high_watermark", "log_end")
-    detail = when(is_beyond, detail).otherwise(
-        format_string(
-            "high watermark %d; by the leader's and by another in-sync log no more than %d was"
-            " committed",
-            "high_watermark",
-            "committed_end",
-        )
-    )
-    found = tables.replicas.where(is_beyond | coalesce(is_refuted, lit(False))).withColumns(
-        {
-            "offset": least("log_end", "high_watermark"),
-            "severity": severity(in_sync()),
-            "detail": detail,
-        }
-    )
-    return as_findings("hw-beyond-leo", found)
-
-
-CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
-    "divergence": divergence,
-    "missing-committed": missing_committed,
-    "hw-beyond-leo": hw_beyond_leo,
-}
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {"divergence": divergence}

@@ -80,7 +80,8 @@ class SegmentFile(NamedTuple):
     """A `.log` file as it was listed; `size` is in bytes.
 
     `is_indexed`: its index files must be complete, since it is sealed or its broker stopped
-    cleanly. `written_ms` is when the file was last written.
+    cleanly. `written_ms` is when the file was last written. `inode` is its device and number: names
+    with the same are links to one file.
     """
 
     path: Path
@@ -88,6 +89,7 @@ class SegmentFile(NamedTuple):
     size: int
     is_indexed: bool
     written_ms: int = 0
+    inode: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +304,8 @@ def _list_segment(directory: Path, base_offset: int, suffix: str, is_indexed: bo
     except OSError:
         return SegmentFile(path, base_offset, 0, is_indexed)  # reading it says what is wrong
     written_ms = status.st_mtime_ns // 1_000_000
-    return SegmentFile(path, base_offset, status.st_size, is_indexed, written_ms)
+    inode = (status.st_dev, status.st_ino)
+    return SegmentFile(path, base_offset, status.st_size, is_indexed, written_ms, inode)
 
 
 def _find_odd_names(

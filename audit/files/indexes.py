@@ -41,6 +41,9 @@ _ENTRY: Final = {
 }
 _Numbers = NDArray[np.int64]
 _CUT_TRIES: Final = 3  # index entries that are tried for one cut
+_ENDS_BYTES_MAX: Final = (
+    16 << 20
+)  # of a file that may claim any size; brokers write 10 MB by default
 
 
 def check_indexes(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
@@ -65,7 +68,7 @@ def indexed_end(log: LogDirectory) -> int:
     end = 0
     for segment in log.segments:
         try:
-            data = read_file(segment.path.with_suffix(f".{INDEX}"))
+            data = _read(segment.path.with_suffix(f".{INDEX}"), _ENDS_BYTES_MAX)
         except OSError:
             continue
         entry = _ENTRY[INDEX]

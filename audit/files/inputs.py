@@ -144,6 +144,7 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
         inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
         inputs.hidden.update(broker.hidden)
     _compare_directories(inputs)
+    _name_shared_files(inputs)
     _name_unknown_logs(inputs)
     _drop_foreign_logs(inputs)
     for log in inputs.logs:
@@ -189,6 +190,22 @@ def _compare_directories(inputs: Inputs) -> None:
             continue
         reason = f"{broker.path}: {reason}"
         inputs.unjudged.append(Unjudged(reason, holds_back=True, broker=broker.broker))
+
+
+def _name_shared_files(inputs: Inputs) -> None:
+    """Hold the verdict back for logs that are links to another log's files: they are one copy, and
+    a broker that starts changes it for both."""
+    first: dict[tuple[int, int], LogDirectory] = {}
+    for log in inputs.logs:
+        known = {segment.inode: segment for segment in log.segments if segment.inode is not None}
+        shared = next((inode for inode in known if inode in first), None)
+        if shared is not None:
+            reason = f"{known[shared].path.name} is a link to the file in {first[shared].path}:"
+            reason += " they are one copy, not two"
+            place = (log.topic, log.partition, log.broker)
+            inputs.unjudged.append(Unjudged(reason, True, *place))
+        for inode in known:
+            first.setdefault(inode, log)
 
 
 def _came_late(broker: BrokerDirectory) -> Unjudged:

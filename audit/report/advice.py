@@ -144,8 +144,11 @@ def _lost(summary: Summary, judged: Sequence[_Judged]) -> str:
 
 def _copies(summary: Summary, judged: Sequence[_Judged]) -> str:
     if not judged:
-        copies = sum(1 for picture in summary.partitions for lane in picture.lanes if lane.path)
-        return f"None: {plural(copies, 'copy', 'copies')} without an error."
+        count = sum(1 for picture in summary.partitions for lane in picture.lanes if lane.path)
+        copies = plural(count, "copy", "copies")
+        if summary.count(Severity.ERROR):
+            return f"None: no error is about the records of the {copies}."
+        return f"None: {copies} without an error."
     said = []
     for broker in sorted({broker for each in judged for broker in each.bad}):
         mine = [each for each in judged if broker in each.bad]
@@ -172,6 +175,11 @@ def _steps(
             " from a backup if there is one. Otherwise start all brokers, and only if the partition"
             " then stays offline accept the loss:",
             ("minibroker partition recover TOPIC PARTITION --data-dir DIR",),
+        )
+    if "torn-tail" in checks:
+        yield Step(
+            "torn-tail: move nothing away. A start removes the bytes behind the last batch. They"
+            " were written after the broker had stopped in order: by what? Check its disk."
         )
     if rebuilt := [name for name in _REBUILT if name in checks]:
         yield Step(

@@ -24,6 +24,7 @@ from tests.audit.test_verdicts import (
 )
 from tests.support.audited import audit
 from tests.support.damage import (
+    append_again,
     append_forged,
     cut_tail,
     delete_log,
@@ -119,6 +120,9 @@ CASES = {
     "a follower's last segment cannot be read": Case(
         lambda replicas: hide_last_segment(replicas[1]), NOT_CHECKED
     ),
+    "a follower has the last batch twice, so the leader need not have had it": Case(
+        lambda replicas: append_again(replicas[1]), CLEAN, told_code=FOUND, told_named=[1]
+    ),
     "a batch that nobody sent, on all": Case(
         lambda replicas: [append_forged(each, b"forged") for each in replicas.values()],
         CLEAN,
@@ -136,13 +140,17 @@ def make_killed(root: Path, numbers: Sequence[int]) -> None:
     for partition in exported["topics"][0]["partitions"]:
         partition |= {"leader": LEADER, "leader_epoch": EPOCHS - 1}
     (root / EXPORT).write_text(json.dumps(exported))
-    for path in brokers.values():
-        (path / "clean-shutdown").unlink()
+    make_old_checkpoints(root, numbers)
     for number, case in zip(numbers, CASES.values(), strict=True):
-        replicas = {node: Replica(path, TOPIC, number) for node, path in brokers.items()}
-        for replica in replicas.values():
-            lower_checkpoints(replica, AT)
-        case.plant(replicas)
+        case.plant({node: Replica(path, TOPIC, number) for node, path in brokers.items()})
+
+
+def make_old_checkpoints(root: Path, numbers: Sequence[int]) -> None:
+    """The brokers were killed, and had last written checkpoints of these partitions at AT."""
+    for path in (root / f"broker-{node}" for node in NODES):
+        (path / "clean-shutdown").unlink()
+        for number in numbers:
+            lower_checkpoints(Replica(path, TOPIC, number), AT)
 
 
 def test_killed_clusters(spark: SparkSession, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from tests.support.damage import (
     Planted,
     Replica,
     append_forged,
+    change_header,
     change_records,
     cut_tail,
     delete_log,
@@ -122,6 +123,16 @@ def header(replica: Replica) -> None:
         batch_at(replica),
         lambda number, record: record if number else record._replace(headers=(("h", b"1"),)),
     )
+
+
+def spoil(replica: Replica) -> None:
+    """Nobody can read a batch in the middle."""
+    spoil_batch(batch_at(replica))
+
+
+def miscount(replica: Replica) -> None:
+    """The same batch has a record more, says its header."""
+    change_header(batch_at(replica), record_count=RECORDS + 1)
 
 
 def spoil_first_and_last(replica: Replica) -> None:
@@ -363,6 +374,18 @@ CASES: dict[str, Case] = {
         on(*NODES, plant=always(spoil_body)),
         FOUND,
         [("undecodable", broker, None) for broker in NODES],
+    ),
+    "a body that nobody can read, on two": Case(
+        on(2, 3, plant=always(spoil_body)),
+        FOUND,
+        [(check, broker, None) for check in ("divergence", "undecodable") for broker in (2, 3)],
+        "of 1, 2 and 3 only 1 is whole",
+    ),
+    "bodies that nobody can read in two ways, on two": Case(
+        both(on(2, plant=spoil), on(3, plant=miscount)),
+        FOUND,
+        [("divergence", 2, None), ("divergence", 3, None)],
+        "of 1, 2 and 3 only 1 is whole",
     ),
     "bodies that nobody can read, with segments between them that all can read": Case(
         on(*NODES, plant=spoil_first_and_last),

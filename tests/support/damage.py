@@ -239,6 +239,22 @@ def change_records(batch: Batch, change: Callable[[int, Record], Record]) -> Non
     _write_back(batch, encoded, batch.header._replace(batch_length=length, attributes=NONE))
 
 
+def put_batch(batch: Batch, whole: bytes, of: BatchHeader | None = None) -> None:
+    """Put other bytes in the place of a batch; with the offset and leader epoch of a header, if one
+    is given."""
+    put = bytearray(whole)
+    if of is not None:
+        stamp(put, of.base_offset, of.leader_epoch)
+    content = batch.path.read_bytes()
+    batch.path.write_bytes(content[: batch.position] + put + content[batch.end :])
+
+
+def change_header(batch: Batch, **fields: int) -> None:
+    """The header of a batch has other fields, and the checksum is right."""
+    whole = bytearray(batch.path.read_bytes()[batch.position : batch.end])
+    _write_back(batch, whole, batch.header._replace(**fields))
+
+
 def append_forged(replica: Replica, value: bytes) -> Planted:
     """A batch at the end that no producer has sent."""
     *_, last = replica.batches()
@@ -248,6 +264,16 @@ def append_forged(replica: Replica, value: bytes) -> Planted:
     with last.path.open("ab") as file:
         file.write(forged)
     return replica.planted("batch forged", last, header.next_offset, "unexpected")
+
+
+def append_again(replica: Replica) -> Planted:
+    """The last batch a second time, behind the first: no leader stores a sequence twice."""
+    *_, last = replica.batches()
+    whole = bytearray(last.path.read_bytes()[last.position : last.end])
+    stamp(whole, last.header.next_offset, last.header.leader_epoch)
+    with last.path.open("ab") as file:
+        file.write(whole)
+    return replica.planted("batch again", last, last.header.next_offset, "sequence-duplicate")
 
 
 def hide_last_segment(replica: Replica) -> None:

@@ -232,6 +232,20 @@ def test_one_of_two_replicas_is_wrong_and_none_knows_which(spark: SparkSession) 
     ]
 
 
+def test_an_acknowledged_commit_counts_against_a_majority(spark: SparkSession) -> None:
+    """Two replicas say that it was deleted, and had stored the same offset before."""
+    brokers = (1, 2, 3)
+    records = [commit(broker, 0, G, ("t", 0), 20) for broker in brokers]
+    records += [commit(broker, 1, G, ("t", 0), 20 if broker == 3 else None) for broker in brokers]
+    replicas = [
+        replica(broker, topic, at)
+        for broker in brokers
+        for topic, at in ((OFFSETS_TOPIC, HOME), ("t", 0))
+    ]
+    told = known(spark, records, replicas, ledger=[acknowledged(1, G, 0, 20)])
+    assert found(told) == [(OFFSETS_TOPIC, HOME, broker, 1, "error") for broker in (1, 2)]
+
+
 EPOCHS = (  # leader epoch and offset of a commit, and where records are gone
     (0, 10, None),  # all that it has read is there
     (0, 20, 10),  # cut at 10, where leader epoch 2 goes on

@@ -134,22 +134,27 @@ TWO = "2 equal records at offsets 1, 6, of which 1 were sent (L)"
 THREE = "3 equal records at offsets 3, 8, 9, of which 2 were sent (L)"
 BOTH = "told as 2 different records: acked in L; shown in L"
 SHOWN = "shown to a consumer (L): "
+THREE_BEHIND = "3 records from here on lie behind the log end 7; broker 1 has them"
+FIVE_BEHIND = (
+    "5 records from here on lie behind the log end 5; brokers 1, 2 have 2 of them, broker 1 has 3"
+    " of them"
+)
 EXPECTED: dict[str, list[tuple[object, ...]]] = {
     "lost-write": [
-        (LOST, 2, 4, "error", EVERY + "no record is there"),
-        (LOST, 3, 5, "warning", EVERY + "no record is there"),
-        (OTHER, 2, 3, "error", EVERY + "another record is there"),
-        (ONE, 1, 2, "warning", BY_1 + "no record is there"),
+        (LOST, 2, 4, "error", EVERY + "no record is there; brokers 1, 3 have it"),
+        (LOST, 3, 5, "warning", EVERY + "no record is there; brokers 1, 2 have it"),
+        (OTHER, 2, 3, "error", EVERY + "another record is there; brokers 1, 3 have it"),
+        (ONE, 1, 2, "warning", BY_1 + "no record is there; brokers 2, 3 have it"),
         *((UNPLACED, broker, None, "warning", BY_0 + LACKING) for broker in (1, 2, 3)),
     ],
     "unseen": [
-        (BEHIND, 2, 7, "error", EVERY + "3 records from here on lie behind the log end 7"),
-        (BEHIND, 3, 5, "warning", EVERY + "5 records from here on lie behind the log end 5"),
-        (UNKNOWN, 1, 12, "error", EVERY + "it lies behind the log end 10"),
-        (UNKNOWN, 2, 8, "warning", EVERY + "it lies behind the log end 7"),
-        (UNKNOWN, 2, 12, "error", EVERY + "it lies behind the log end 7"),
-        (UNKNOWN, 3, 12, "error", EVERY + "it lies behind the log end 10"),
-        (CUT, 1, 8, "error", EVERY + "it lies behind the log end 7"),
+        (BEHIND, 2, 7, "error", EVERY + THREE_BEHIND),
+        (BEHIND, 3, 5, "warning", EVERY + FIVE_BEHIND),
+        (UNKNOWN, 1, 12, "error", EVERY + "it lies behind the log end 10; no replica has it"),
+        (UNKNOWN, 2, 8, "warning", EVERY + "it lies behind the log end 7; brokers 1, 3 have it"),
+        (UNKNOWN, 2, 12, "error", EVERY + "it lies behind the log end 7; no replica has it"),
+        (UNKNOWN, 3, 12, "error", EVERY + "it lies behind the log end 10; no replica has it"),
+        (CUT, 1, 8, "error", EVERY + "it lies behind the log end 7; brokers 2, 3 have it"),
     ],
     "duplicate": [
         (TWICE, 1, 6, "error", TWO),
@@ -164,13 +169,13 @@ EXPECTED: dict[str, list[tuple[object, ...]]] = {
     ],
     "inconsistent-offsets": [(TOLD_TWICE, None, 1, "error", BOTH)],
     "aborted-read": [
-        (LOST, 2, 4, "error", SHOWN + "no record is there"),
-        (OTHER, 2, 3, "error", SHOWN + "another record is there"),
-        (BEHIND, 2, 8, "error", SHOWN + "it lies behind the log end 7"),
-        (BEHIND, 3, 8, "warning", SHOWN + "it lies behind the log end 5"),
-        (TOLD_TWICE, 1, 1, "error", SHOWN + "another record is there"),
-        (TOLD_TWICE, 2, 1, "error", SHOWN + "another record is there"),
-        (TOLD_TWICE, 3, 1, "warning", SHOWN + "another record is there"),
+        (LOST, 2, 4, "error", SHOWN + "no record is there; brokers 1, 3 have it"),
+        (OTHER, 2, 3, "error", SHOWN + "another record is there; brokers 1, 3 have it"),
+        (BEHIND, 2, 8, "error", SHOWN + "it lies behind the log end 7; broker 1 has it"),
+        (BEHIND, 3, 8, "warning", SHOWN + "it lies behind the log end 5; broker 1 has it"),
+        (TOLD_TWICE, 1, 1, "error", SHOWN + "another record is there; no replica has it"),
+        (TOLD_TWICE, 2, 1, "error", SHOWN + "another record is there; no replica has it"),
+        (TOLD_TWICE, 3, 1, "warning", SHOWN + "another record is there; no replica has it"),
     ],
 }
 

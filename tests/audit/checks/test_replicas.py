@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from minibroker.audit.checks.facts import log_facts
 from minibroker.audit.checks.log_ends import EpochEnd, LogFacts
-from minibroker.audit.checks.replicas import CHECKS
+from minibroker.audit.checks.registry import CHECKS
 from minibroker.protocol.constants import INT64_MAX
 from tests.audit.checks.rows import Rows, found_by, tables
 

@@ -430,7 +430,7 @@ CASES = {
         unjudged=[(2, "its log start, 700, lies above its log end, 100", True)],
     ),
     "a follower's log start that nothing has raised": Case(
-        [replica(1, WHOLE), replica(2, WHOLE, log_start=70)],
+        [replica(1, WHOLE, log_start=0), replica(2, WHOLE, log_start=70)],
         100,
         {1: 100, 2: 100},
         assigned=assignment(isr=(1, 2), replicas=(1, 2)),

@@ -8,6 +8,7 @@ from minibroker.audit.checks.commit_history import Row
 from minibroker.audit.checks.group_offsets import Home, Judge, LogBounds, seek_command
 from minibroker.audit.checks.log_ends import EpochEnd
 from minibroker.audit.files.cluster import Assignment
+from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.types import TopicPartition
 
 EPOCHS = (EpochEnd(1, 10, 10), EpochEnd(3, 25, 15))
@@ -43,6 +44,20 @@ def test_metadata_that_are_older_than_the_logs_accuse_no_group() -> None:
     assert not judged(NAME, 25, 4, leader_epoch=2)
     assert any("does not have" in text for text in judged(TopicPartition("t", 9), 25, -1, 3))
     assert not judged(TopicPartition("t", 7), 25, -1, leader_epoch=3)
+
+
+@pytest.mark.parametrize(("group", "known", "count"), [("g", 4, 0), ("g", 3, 0), ("k", 5, 1)])
+def test_metadata_that_lack_a_partition_misplace_no_group(
+    group: str, known: int, count: int
+) -> None:
+    """Where a group belongs follows from the number of partitions of the offsets topic."""
+    row: dict[str, Any] = {"broker": 1, "home": 3}
+    row |= Row(0, group, *NAME, 5, -1, 5, 1, 0, 0, None, "")._asdict()
+    home = Home(3, 1, True, False, {1: {(group, *NAME): row}}, (), LogBounds(0, 1, 1))
+    names = [NAME, *(TopicPartition(OFFSETS_TOPIC, number) for number in range(known))]
+    assignments = dict.fromkeys(names, Assignment("id", 1, 3, (1,), (1,)))
+    found = [*Judge([home], {NAME: BOUNDS}, assignments).findings()]
+    assert [each.check for each in found] == ["group-record"] * count
 
 
 def test_a_command_can_be_pasted() -> None:

@@ -65,6 +65,27 @@ def test_the_metadata_say_with_what_a_broker_left(
     assert unjudged == ([Unjudged(GREW, True, *NAME, 2)] if has_grown else [])
 
 
+def test_who_stopped_is_not_measured_by_a_leader_whose_log_grew_since() -> None:
+    """What lies behind the leader's end at its stop is no part of it."""
+    assigned = {NAME: assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100)))}
+    grown = replica(1, log((0, 40), (5, 110)))
+    rows, unjudged = judge(
+        [grown, replica(2, WHOLE), replica(3, WHOLE)], assigned, dict.fromkeys((1, 2, 3), "stopped")
+    )
+    assert [(row.in_isr, row.judged_end) for row in rows] == [(True, 100)] * 3
+    assert [each.broker for each in unjudged] == [1]
+
+
+@pytest.mark.parametrize(("start", "is_odd"), [(None, False), (0, True)])
+def test_a_log_start_is_compared_with_one_that_is_known(start: int | None, is_odd: bool) -> None:
+    """If the leader's file of log starts cannot be read, the follower's is not the odd one."""
+    found = [replica(1, WHOLE), replica(2, WHOLE, log_start=70)]
+    found[0] = replace(found[0], log_start=start)
+    assigned = {NAME: assignment(isr=(1, 2), replicas=(1, 2))}
+    _, unjudged = judge(found, assigned, {1: "stopped", 2: "stopped"})
+    assert [each.broker for each in unjudged] == [2] * is_odd
+
+
 def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() -> None:
     """The last to stop knew 150 to be committed: one that stopped at 100 had left before, also if
     of the last one's log no more than that is left."""

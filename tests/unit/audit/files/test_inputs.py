@@ -101,6 +101,24 @@ def test_directories_of_another_time_than_the_metadata(
     assert all(each.reason.startswith(f"{root}: {reason}") for each in unjudged)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["a directory", "one segment"])
+def test_logs_that_share_a_file_are_one_copy(
+    tmp_path: Path, exported: dict[str, Any], whole: bool
+) -> None:
+    """A link to another broker's log is no second copy of it."""
+    mine, other = (tmp_path / f"broker-{node}" / f"{TOPIC}-0" for node in (2, 3))
+    name = max(path.name for path in mine.glob("*.log"))
+    if whole:
+        shutil.rmtree(other)
+        other.symlink_to(mine)
+    else:
+        (other / name).unlink()
+        (other / name).hardlink_to(mine / name)
+    [found] = read(tmp_path, exported).unjudged
+    assert (found.topic, found.partition, found.broker, found.holds_back) == (*NAME, 3, True)
+    assert f".log is a link to the file in {mine}: they are one copy" in found.reason
+
+
 def test_a_topic_id_that_the_other_replicas_do_not_have(
     tmp_path: Path, exported: dict[str, Any]
 ) -> None:

@@ -14,6 +14,7 @@ from minibroker.audit.summary import (
     PartitionPicture,
     Summary,
     Unjudged,
+    count_findings,
 )
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
@@ -42,6 +43,7 @@ def advised(
         started_at_ms=0,
         brokers=tuple(BrokerSeen(broker, f"/data/{broker}", state, 1) for broker in BROKERS),
         partitions=(partition or picture(),),
+        counts=count_findings(findings),
         unjudged=unjudged,
         ledger=ledger,
     )
@@ -125,6 +127,13 @@ def test_what_was_not_judged_is_not_called_sound() -> None:
     assert "Only a ledger shows" in advised().lost
     held = Unjudged("a directory was not given", True)
     assert "audit again before you trust" in advised(unjudged=(held,)).steps[-1].text
+
+
+def test_a_torn_tail_is_no_bad_copy() -> None:
+    """A start removes it. No copy is moved away, and the report does not deny the error."""
+    told = advised(bad(2, "torn-tail"))
+    assert told.copies == "None: no error is about the records of the 3 copies."
+    assert ["torn-tail: move nothing away" in step.text for step in told.steps] == [True]
 
 
 def test_a_clean_audit_needs_nothing_done() -> None:
