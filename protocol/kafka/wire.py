@@ -6,6 +6,9 @@
 Only flexible versions have tags, which are empty here, and of these ApiVersions has none in its
 answers.
 
+Bytes behind a request's last field are ignored, as in Kafka: librdkafka sends three in a Metadata
+request for all topics from version 9 on, and the fields before them shift.
+
 A request or a response with many elements is converted in turns: the functions without pauses raise
 `TooManyElements` for it, and each has a generator beside it.
 
@@ -62,23 +65,15 @@ class _Header(NamedTuple):
         """Whether the body has the flexible encoding."""
         return self.adapter.api.is_flexible(self.version)
 
-    def request(
-        self, frame: memoryview, asked: Any, at: int
-    ) -> tuple[RequestEnvelope, "ResponseEncoder"]:
-        """Return the request whose body was decoded up to byte `at`, and its response's encoder."""
-        self._check_end(frame, at)
+    def request(self, asked: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
+        """Return the request whose body was decoded, and its response's encoder."""
         return self._envelope(self.adapter.request(asked, self.version))
 
     def request_in_turns(
-        self, frame: memoryview, asked: Any, at: int
+        self, asked: Any
     ) -> Generator[None, None, tuple[RequestEnvelope, "ResponseEncoder"]]:
         """As `request`, with pauses."""
-        self._check_end(frame, at)
         return self._envelope((yield from self.adapter.request_in_turns(asked, self.version)))
-
-    def _check_end(self, frame: memoryview, at: int) -> None:
-        if at != len(frame):
-            raise ProtocolError(f"{len(frame) - at} bytes behind a request's last field")
 
     def _envelope(self, message: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
         adapter, version = self.adapter, self.version
@@ -111,7 +106,7 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
         return unknown, UNSUPPORTED
     header = _header(frame, adapter)
     shape = adapter.api.request
-    asked, at = decode(
+    asked, _ = decode(
         shape,
         version,
         frame,
@@ -119,7 +114,7 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
         is_flexible=header.is_flexible,
         elements_max=ELEMENTS_AT_ONCE,
     )
-    return header.request(frame, asked, at)
+    return header.request(asked)
 
 
 def _explanation(frame: memoryview, adapter: Adapter | None) -> str:
@@ -144,10 +139,10 @@ def decode_request_in_turns(
     change `frame` meanwhile."""
     header = _header(frame, ADAPTERS[_START.unpack_from(frame)[0]])
     shape = header.adapter.api.request
-    asked, at = yield from decode_in_turns(
+    asked, _ = yield from decode_in_turns(
         shape, header.version, frame, header.end, is_flexible=header.is_flexible
     )
-    return (yield from header.request_in_turns(frame, asked, at))
+    return (yield from header.request_in_turns(asked))
 
 
 def _header(frame: memoryview, adapter: Adapter) -> _Header:
