@@ -28,6 +28,7 @@ from minibroker.protocol.records.batch import (
 from minibroker.protocol.records.compression import NONE
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
 from minibroker.protocol.records.varint import VARINT_BYTES_MAX, decode_varint
+from minibroker.protocol.types import Buffer
 
 EPOCHS: Final = "leader-epoch-checkpoint"
 APPENDED_BYTES_MAX: Final = 200
@@ -239,7 +240,7 @@ def change_records(batch: Batch, change: Callable[[int, Record], Record]) -> Non
     _write_back(batch, encoded, batch.header._replace(batch_length=length, attributes=NONE))
 
 
-def put_batch(batch: Batch, whole: bytes, of: BatchHeader | None = None) -> None:
+def put_batch(batch: Batch, whole: Buffer, of: BatchHeader | None = None) -> None:
     """Put other bytes in the place of a batch; with the offset and leader epoch of a header, if one
     is given."""
     put = bytearray(whole)
