@@ -40,7 +40,8 @@ MAP_BYTES: Final = 1 << 20
 
 class Made(NamedTuple):
     """A partition. Its records were made at `time_ms`; `is_expired`: broker 2 has removed its
-    tombstones; broker 3 begins at `start`."""
+    tombstones; broker 3 begins at `start`,
+    and then leads."""
 
     topic: str
     partition: int
@@ -133,7 +134,7 @@ def _described(made: Sequence[Made], now_ms: int) -> dict[str, object]:
             "partitions": [
                 {
                     "partition": each.partition,
-                    "leader": NODES[each.partition % len(NODES)],
+                    "leader": NODES[2 if each.start else each.partition % len(NODES)],
                     "leader_epoch": EPOCHS - 1,
                     "isr": list(NODES),
                     "replicas": list(NODES),
