@@ -63,7 +63,9 @@ def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
                 next_offset = some[-1].offset + 1
         next_offset = header.next_offset
     if next_offset != offset:
-        yield Chunk(records, next_offset, leader_epoch)
+        last = [Chunk(records, next_offset, leader_epoch)]
+        del records, some  # the iterator may rest here for long
+        yield last.pop()
 
 
 def _parts_of(batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:

@@ -137,7 +137,7 @@ class _Produce:
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
             is_too_large = len(batch) > partition.log.limits.batch_bytes_max  # so it is refused
-            needs_keys = partition.settings.is_compacted
+            needs_keys = partition.log.limits.is_compacted
             if not is_too_large and not self._check_records(batch, needs_keys, examined):
                 return False
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
@@ -172,7 +172,7 @@ class _Produce:
     def needs_keys(self, asked: PartitionProduce) -> bool:
         """Whether each record needs a key, since the topic is compacted."""
         partition = self._services.replicas.get(TopicPartition(asked.topic, asked.partition))
-        return partition is not None and partition.settings.is_compacted
+        return partition is not None and partition.log.limits.is_compacted
 
     def _check_records(
         self, batch: memoryview, needs_keys: bool, examined: Examined | None

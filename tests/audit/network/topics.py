@@ -15,7 +15,7 @@ from minibroker.client import NewTopic
 from minibroker.client.blocking import Admin, Producer
 from tests.support.processes import BrokerProcess
 
-FOREVER = {"retention.ms": "-1"}
+FOREVER = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
 LINGER_MS = 10_000
 ENDING_S_MAX = 30.0
 
