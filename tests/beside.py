@@ -30,9 +30,11 @@ WITH_SPARK: Final = (
     "tests/acceptance/test_wheel.py",
     "tests/sim/test_cut_wires.py",
     "tests/sim/test_groups.py",
+    "tests/sim/test_leaders_return.py",
     "tests/sim/test_reader.py",
     "tests/sim/test_stop_while_starting.py",
     "tests/sim/test_storm.py",
+    "tests/sim/test_tables.py",
     "tests/sim/test_variants.py",
     "tests/sim/test_wires.py",
 )
