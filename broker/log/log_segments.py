@@ -308,15 +308,20 @@ class DeletedSegments:
         return len(self._deleted)
 
     def add(self, segment: Segment, now_ms: int, delay_ms: int) -> None:
-        """Rename a segment's files; they are removed when `delay_ms` have passed."""
+        """Rename a segment's files; they are removed when `delay_ms` have passed. A compacted log
+        may have had another segment of that name, which slices still need."""
+        suffix, number = DELETED_SUFFIX, 0
+        while self._files.exists(segment.path.with_name(segment.path.name + suffix)):
+            number += 1
+            suffix = f".{number}{DELETED_SUFFIX}"
         renamed = []
         for path in segment.paths:
             if self._files.exists(path):
-                target = path.with_name(path.name + DELETED_SUFFIX)
+                target = path.with_name(path.name + suffix)
                 self._files.rename(path, target)
                 renamed.append(target)
                 if path == segment.path:
-                    segment.move_file(path.parent, DELETED_SUFFIX)
+                    segment.move_file(path.parent, suffix)
         self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, tuple(renamed)))
 
     def remove_due(self, now_ms: int) -> int | None:

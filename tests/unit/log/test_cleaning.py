@@ -200,6 +200,24 @@ def test_a_log_is_due_by_its_dirty_share_or_its_age():
     assert found.is_due(log.limits)
 
 
+def test_what_a_slow_reader_has_stays_readable_over_two_compactions():
+    """A replaced segment keeps its bytes for file.delete.delay.ms, also if the next compaction
+    replaces another one of the same name."""
+    one = bench()
+    for number in range(60):
+        put(one, (f"k{number % 4}", f"v{number}"))
+    slices = [(part, part.read()) for part in one.log.read(0, 1 << 40, one.log.log_end)]
+    for turn in range(3):
+        for number in range(30):
+            put(one, (f"k{number % 4}", f"{turn}.{number}"))
+        clean(one)
+        slices += [(part, part.read()) for part in one.log.read(0, 1 << 40, one.log.log_end)]
+    one.location.sealed_files.give_back(1000)
+    assert [part.read() for part, _ in slices] == [data for _, data in slices]
+    one.log.remove_deleted_files(NOW + 100_000)
+    assert not [name for name in one.files.list(one.log.directory) if "deleted" in name]
+
+
 @pytest.mark.parametrize("change", ["truncate", "close", "delete", "retention"])
 def test_a_change_of_the_log_interrupts(change: str):
     """A log that changed while it is compacted interrupts that, and leaves no copy behind."""
