@@ -35,14 +35,21 @@ from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.turns import Steps
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_TIMESTAMP
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,
+    InvalidBatch,
     has_valid_crc,
     read_header,
 )
 from minibroker.protocol.records.columns import Columns, decode_columns
-from minibroker.protocol.records.retained import OFFSETS_MAX, empty, filler, retain
+from minibroker.protocol.records.retained import (
+    COMPACTED_RECORDS_MAX,
+    OFFSETS_MAX,
+    empty,
+    filler,
+    retain,
+)
 from minibroker.protocol.types import Buffer
 
 BYTES_AT_ONCE: Final = 64 * 1024  # read and copied in one step
@@ -196,10 +203,22 @@ def _add_keys(cursor: _Cursor, newest: NewestOffsets) -> bool:
         keys: Sequence[bytes | None] = ()
         offsets: Sequence[int] = ()
         if not header.is_control:
-            offsets, _, keys, _, _ = decode_columns(batch, header)
+            offsets, _, keys, _, _ = _decode(batch, header)
         if not newest.add(keys, offsets, header.next_offset):
             return False
     return True
+
+
+def _decode(batch: memoryview, header: BatchHeader) -> Columns:
+    """Return the records of a batch. Raises InvalidBatch, also for one with more records than a
+    compacted topic takes: from before the topic was one."""
+    if header.record_count > COMPACTED_RECORDS_MAX:
+        what = (
+            f"the batch at offset {header.base_offset} has {header.record_count} records;"
+            f" {COMPACTED_RECORDS_MAX} can be compacted"
+        )
+        raise InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, what)
+    return decode_columns(batch, header)
 
 
 class Copier:
@@ -258,7 +277,7 @@ class Copier:
         is_needed = header.has_producer and header.last_offset in self._last_offsets
         if not header.record_count:
             return batch if is_needed else None
-        columns = decode_columns(batch, header)
+        columns = _decode(batch, header)
         horizon_ms = header.delete_horizon_ms
         is_over = horizon_ms is not None and horizon_ms <= self._now_ms
         is_kept = self._are_kept(columns, is_over)

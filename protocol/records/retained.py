@@ -32,6 +32,8 @@ from minibroker.protocol.records.compression import NONE, compress
 from minibroker.protocol.records.record import encode_records
 from minibroker.protocol.records.varint import SMALL_COUNT, VARINT, encode_varint
 
+# Of one batch of a compacted topic: unpacked in memory, a record takes some hundred bytes.
+COMPACTED_RECORDS_MAX: Final = 65_536
 OFFSETS_MAX: Final = 2**31  # of one batch: its last offset delta has 32 bits
 
 

@@ -64,6 +64,7 @@ from minibroker.protocol.records.batch import (
 )
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
+from minibroker.protocol.records.retained import COMPACTED_RECORDS_MAX
 from minibroker.protocol.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -188,6 +189,12 @@ class _Produce:
         )
         if not is_checkable or header.compression >= len(CODEC_NAMES):
             return True
+        if needs_keys and header.record_count > COMPACTED_RECORDS_MAX:
+            what = (
+                f"{header.record_count} records in one batch of a compacted topic, which takes"
+                f" {COMPACTED_RECORDS_MAX}: send smaller batches"
+            )
+            raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what)
         flaw, max_timestamp, is_unpacked, keyless = examined or examine(
             batch, header, self._budget, needs_keys=needs_keys
         )

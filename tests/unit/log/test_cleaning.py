@@ -1,10 +1,13 @@
 """Compaction of one log: what stays, what takes the place of the rest, and what stops it."""
 
+from dataclasses import replace
+
 import pytest
 
+from minibroker.broker.log import cleaning
 from minibroker.broker.log.cleaning import Interrupted
 from minibroker.broker.log.scan import BadBytes
-from minibroker.protocol.records.batch import ProducerStamp, iterate_headers
+from minibroker.protocol.records.batch import InvalidBatch, ProducerStamp, iterate_headers
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
 from minibroker.testing.disk import Stopped
 from tests.unit.log.workbench import NOW, Bench, finish
@@ -216,6 +219,20 @@ def test_what_a_slow_reader_has_stays_readable_over_two_compactions():
     assert [part.read() for part, _ in slices] == [data for _, data in slices]
     one.log.remove_deleted_files(NOW + 100_000)
     assert not [name for name in one.files.list(one.log.directory) if "deleted" in name]
+
+
+def test_a_batch_with_too_many_records_is_not_decoded(monkeypatch):
+    """From before its topic was compacted: its objects could take gigabytes. The log stays."""
+    one = bench(segment_bytes=1 << 20)
+    put(one, *((f"k{number}", "v") for number in range(6)))
+    one.log.limits = replace(one.log.limits, segment_bytes=300)
+    for number in range(10):
+        put(one, ("k", f"{number}"))
+    monkeypatch.setattr(cleaning, "COMPACTED_RECORDS_MAX", 5)
+    before = pairs(one)
+    with pytest.raises(InvalidBatch, match="has 6 records; 5 can be compacted"):
+        clean(one)
+    assert pairs(one) == before
 
 
 @pytest.mark.parametrize("change", ["truncate", "close", "delete", "retention"])
