@@ -79,6 +79,11 @@ class Compaction:
     def _files(self) -> Files:
         return self._get_location().files
 
+    @property
+    def segment_count(self) -> int:
+        """How many segments `find_cleanable` looks at, at most."""
+        return len(self._segments)
+
     def truncate_to(self, offset: int) -> None:
         """Record that the log is truncated. What is written there next may have an older record
         below, before which its tombstone must not go."""
@@ -103,9 +108,11 @@ class Compaction:
         with self._watch(dirty) as require_unchanged:
             yield from read_keys(dirty, newest, require_unchanged)
         segments = segments[: self._segments.index_of(newest.end - 1) + 1]
+        last_offsets = self._producers.last_offsets()
         for group in groups(segments, self._limits.segment_bytes, found.end):
             read += sum([segment.size for segment in group])
-            left += yield from self._clean_group(group, newest, now_ms)
+            copier = Copier(newest, self._limits, last_offsets, now_ms)
+            left += yield from self._clean_group(group, copier, now_ms)
         self.first_dirty = max(self.first_dirty, newest.end)
         return Cleaned(newest.end, read, left)
 
@@ -132,12 +139,9 @@ class Compaction:
             require_unchanged()
             raise
 
-    def _clean_group(
-        self, group: Sequence[Segment], newest: NewestOffsets, now_ms: int
-    ) -> Steps[int]:
+    def _clean_group(self, group: Sequence[Segment], copier: Copier, now_ms: int) -> Steps[int]:
         """Copy the segments of a group, and put the copy in their place if it differs; return the
         size."""
-        copier = Copier(newest, self._limits, self._producers.last_offsets(), now_ms)
         copied = self._new_segment(group[0].base_offset, now_ms)
         path = copied.path.with_name(copied.path.name + CLEANED_SUFFIX)
         self._files.remove(path)

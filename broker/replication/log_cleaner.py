@@ -21,7 +21,7 @@ from minibroker.broker.log.cleaning import BYTES_AT_ONCE, Cleanable, Cleaned, In
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.turns import Turns, at_once, do_step, take_turns
+from minibroker.broker.turns import Turn, Turns, do_step, take_turns
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import StaleSlice, TopicPartition
 
@@ -105,17 +105,18 @@ class LogCleaner:
     def _find_dirtiest(self) -> Turns[tuple[Partition, Cleanable] | None]:
         now_ms = self._now_ms()
         best: tuple[Partition, Cleanable] | None = None
-        for some in at_once(list(self._partitions.values())):
-            for partition in some:
-                log = partition.log
-                is_ours = log.limits.is_compacted and log.damage is None
-                if not is_ours or self._has_failed(partition.topic_partition):
-                    continue
+        turn = Turn()
+        for partition in list(self._partitions.values()):
+            log, work = partition.log, 1
+            is_ours = log.limits.is_compacted and log.damage is None
+            if is_ours and not self._has_failed(partition.topic_partition):
                 found = log.compaction.find_cleanable(partition.high_watermark, now_ms)
                 is_better = best is None or found.dirty_share > best[1].dirty_share
                 if found.is_due(log.limits) and is_better:
                     best = partition, found
-            yield
+                work = log.compaction.segment_count
+            if turn.is_over(work):
+                yield
         return best
 
     async def _clean(self, partition: Partition, found: Cleanable) -> bool:

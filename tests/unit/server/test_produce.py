@@ -31,7 +31,7 @@ from minibroker.protocol.records.batch import (
     read_header,
     write_header,
 )
-from minibroker.protocol.records.compression import compress
+from minibroker.protocol.records.compression import ZSTD, compress
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
@@ -268,6 +268,25 @@ def test_what_is_too_large_is_not_unpacked() -> None:
     bomb = with_records(compress(4, b"\0" * (101 << 20)), 1, 4)
     node.lead(overrides={"max.message.bytes": str(len(bomb) - 1)})
     assert answer(node, request_of(bomb)).error == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_compacted_topic_takes_records_with_keys_and_not_too_many() -> None:
+    """Others are refused, and nothing of their batches is appended. 65,537 records are 1 kB here,
+    and would be some hundred times as many bytes when they are compacted."""
+    node = Node()
+    node.lead(overrides={"cleanup.policy": "compact"})
+    now = node.wall_time_ms
+    keyless = encode_batch([(now, b"k", b"a", ()), (now, None, b"b", ())])
+    refused = answer(node, request_of(memoryview(keyless)))
+    assert refused.error == ErrorCode.INVALID_RECORD
+    assert "record 1 of the batch has no key" in refused.error_message
+    many = encode_batch([(now, b"k", b"a", ())] * 65_537, compression=ZSTD)
+    refused = answer(node, request_of(memoryview(many)))
+    assert refused.error == ErrorCode.MESSAGE_TOO_LARGE
+    assert "send smaller batches" in refused.error_message
+    assert node.partition().log.log_end == 0
+    keyed = encode_batch([(now, b"k", None, ())] * 65_536, compression=ZSTD)
+    assert answer(node, request_of(memoryview(keyed))).error == 0
 
 
 async def test_many_batches_take_several_turns() -> None:
