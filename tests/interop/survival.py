@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from threading import Timer
 from typing import Final, NamedTuple
@@ -116,6 +117,19 @@ def wait_until(read: Callable[[], bytes | None], value: bytes) -> None:
             raise Step("reads nothing")
 
 
+def read_and_commit(
+    trial: Trial, read: Callable[[], bytes | None], commit: Callable[[], object]
+) -> None:
+    """Read a record, commit, and read the next one."""
+    wait_until(read, b"first")
+    trial.begin("commit")
+    commit()
+    trial.begin("read on")
+    time.sleep(FAULT_S)
+    trial.send(b"second")
+    wait_until(read, b"second")
+
+
 def run_confluent(trial: Trial) -> None:
     """By librdkafka."""
     consumer = confluent_kafka.Consumer(
@@ -137,13 +151,7 @@ def run_confluent(trial: Trial) -> None:
     trial.begin("join")
     consumer.subscribe([trial.topic])
     try:
-        wait_until(read, b"first")
-        trial.begin("commit")
-        consumer.commit(asynchronous=False)
-        trial.begin("read on")
-        time.sleep(FAULT_S)
-        trial.send(b"second")
-        wait_until(read, b"second")
+        read_and_commit(trial, read, partial(consumer.commit, asynchronous=False))
     finally:
         consumer.close()
 
@@ -170,13 +178,7 @@ def run_kafka_python(trial: Trial) -> None:
     consumer.partitions_for_topic(trial.topic)
     trial.begin("join")
     try:
-        wait_until(read, b"first")
-        trial.begin("commit")
-        consumer.commit()
-        trial.begin("read on")
-        time.sleep(FAULT_S)
-        trial.send(b"second")
-        wait_until(read, b"second")
+        read_and_commit(trial, read, consumer.commit)
     finally:
         consumer.close()
 

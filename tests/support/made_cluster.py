@@ -73,6 +73,16 @@ def group_at(home: int, homes: int, prefix: str = "readers-") -> str:
     return next(name for name in names if partition_of(name, homes) == home)
 
 
+def copy_broker(first: Path, node: int) -> Path:
+    """Copy the first broker's directory, beside it, as that of another one; return where it is."""
+    copy = first.with_name(f"broker-{node}")
+    shutil.copytree(first, copy)
+    meta = copy / "meta.properties"
+    text = meta.read_text().replace(f"node.id={NODES[0]}\n", f"node.id={node}\n")
+    meta.write_text(text.replace("directory.id=00", f"directory.id={node:02}"))
+    return copy
+
+
 def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = ()) -> Path:
     """Fill `root` with `broker-1` to `broker-3` and `cluster.json`, whose path is returned.
 
@@ -90,11 +100,7 @@ def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = (
         _fill_offsets(log, [commit for commit in commits if commit.home == home])
     manager.close({name: log.log_end for name, log in manager.logs.items()})
     for node in NODES[1:]:
-        copy = root / f"broker-{node}"
-        shutil.copytree(first, copy)
-        meta = copy / "meta.properties"
-        text = meta.read_text().replace(f"node.id={NODES[0]}\n", f"node.id={node}\n")
-        meta.write_text(text.replace("directory.id=00", f"directory.id={node:02}"))
+        copy_broker(first, node)
     export = root / EXPORT
     export.write_text(json.dumps(described(partition_count, homes)))
     return export

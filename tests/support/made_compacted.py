@@ -21,7 +21,7 @@ from minibroker.protocol.records.record import Record, decode_records, encode_ba
 from minibroker.protocol.records.retained import empty, filler, retain
 from minibroker.protocol.types import TopicPartition
 from tests.support.damage import Batch, Replica
-from tests.support.made_cluster import CLUSTER_ID, EPOCHS, LIMITS, NODES
+from tests.support.made_cluster import CLUSTER_ID, EPOCHS, LIMITS, NODES, copy_broker
 from tests.support.processes import EXPORT
 
 KEPT: Final = "kept"  # compacted
@@ -81,11 +81,7 @@ def make_compacted(root: Path, made: Sequence[Made], now_ms: int) -> None:
             log.append_as_leader(memoryview(batch), number * EPOCHS // BATCHES, now_ms)
     manager.close({name: log.log_end for name, log in manager.logs.items()})
     for node in NODES[1:]:
-        copy = root / f"broker-{node}"
-        shutil.copytree(first, copy)
-        meta = copy / "meta.properties"
-        text = meta.read_text().replace(f"node.id={NODES[0]}\n", f"node.id={node}\n")
-        meta.write_text(text.replace("directory.id=00", f"directory.id={node:02}"))
+        copy = copy_broker(first, node)
         manager = LogManager(RealFiles(), copy, limits)
         manager.start("boot", CLUSTER_ID, node, now_ms)
         for each in made:
