@@ -59,6 +59,10 @@ class Interrupted(Exception):
     """The log changed in the middle of its compaction, which is to be done anew."""
 
 
+class CannotCompact(Exception):
+    """The disk failed while a log was read or its copy written; the log is as it was."""
+
+
 class Cleanable(NamedTuple):
     """What of a log may be compacted: segments below the offset `end`, of `clean_size` and
     `dirty_size` bytes. The dirty part begins at `first_dirty`."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 
 from minibroker.broker.log.cleaning import (
+    CannotCompact,
     Cleanable,
     Cleaned,
     Copier,
@@ -98,8 +99,9 @@ class Compaction:
     def clean(self, found: Cleanable, map_bytes_max: int, now_ms: int) -> Steps[Cleaned]:
         """Compact what was found, with about so many bytes for the newest offsets of keys.
 
-        Raises Interrupted; BadBytes and InvalidBatch for what cannot be read; Refused if no file
-        descriptor is free; OSError. What was compacted until then stays so.
+        Raises Interrupted; BadBytes and InvalidBatch for batches that cannot be read; CannotCompact
+        if the disk fails; Refused if no file descriptor is free; OSError for a full disk, and where
+        a copy could not take the place of its segments. What was compacted until then stays so.
         """
         segments = list(self._segments)[: self._segments.index_of(found.end)]
         dirty = segments[self._segments.index_of(found.first_dirty) :]
@@ -119,7 +121,8 @@ class Compaction:
     @contextmanager
     def _watch(self, segments: Sequence[Segment]) -> Iterator[Callable[[], None]]:
         """Return a function that raises Interrupted once these segments are no more as they are
-        now. What a step raises because of that is replaced by Interrupted."""
+        now. What a step raises because of that is replaced by Interrupted, and what it raises
+        because the disk fails by CannotCompact."""
         generations = [segment.generation for segment in segments]
         directory = self._get_location().directory
 
@@ -135,9 +138,11 @@ class Compaction:
 
         try:
             yield require_unchanged
-        except OSError:
+        except OSError as error:
             require_unchanged()
-            raise
+            if error.errno in SHORTAGES:
+                raise
+            raise CannotCompact(str(error)) from error
 
     def _clean_group(self, group: Sequence[Segment], copier: Copier, now_ms: int) -> Steps[int]:
         """Copy the segments of a group, and put the copy in their place if it differs; return the

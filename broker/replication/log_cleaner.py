@@ -4,7 +4,7 @@ It reads and writes in small steps (`broker/log/cleaning.py`), and rests between
 long as the step took, so that requests wait little for it, and so long that no more bytes are read
 and written in a second than `log.cleaner.io.max.bytes.per.second`.
 
-A log of which a batch cannot be read is left as it is, reported, and not tried again before the
+A log that cannot be read, or not copied, is left as it is, reported, and not tried again before the
 broker starts again or the log is truncated. A full disk, or a process without a free file
 descriptor, ends a compaction, too; it is tried again later. Nothing of that stops the broker.
 """
@@ -17,7 +17,13 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.cleaning import BYTES_AT_ONCE, Cleanable, Cleaned, Interrupted
+from minibroker.broker.log.cleaning import (
+    BYTES_AT_ONCE,
+    CannotCompact,
+    Cleanable,
+    Cleaned,
+    Interrupted,
+)
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
 from minibroker.broker.replication.partition import Partition
@@ -126,7 +132,7 @@ class LogCleaner:
             cleaned = await self._take_steps(log, found)
         except Interrupted:
             return True  # it has changed, and may be found again
-        except (InvalidBatch, StaleSlice) as error:
+        except (InvalidBatch, StaleSlice, CannotCompact) as error:
             logger.error("%s is not compacted: %s", name, error)
             self._failed[name] = _Failure(log, log.generation, str(error))
             return True

@@ -89,6 +89,24 @@ async def test_a_damaged_log_is_reported_once_and_the_others_go_on(caplog, autoj
     assert found.statistics().runs == 2
 
 
+@pytest.mark.parametrize("operation", ["read", "append", "sync"])
+async def test_a_disk_that_fails_stops_one_compaction_and_not_the_broker(
+    operation: str, autojump_clock
+):
+    """The log is as it was, and is named; the others are compacted."""
+    first, second = Replica(NAME, 100), Replica(OTHER, 50)
+    records, size = first.bench.offsets(), first.log.size
+    name = "" if operation == "read" else "cleaned"
+    first.bench.files.fail(operation, number=errno.EIO, name=name)
+    found = cleaner(first, second)
+    await run(found)
+    assert [*found.statistics().failed] == [NAME]
+    assert found.statistics().runs == 1
+    assert (first.bench.offsets(), first.log.size) == (records, size)
+    names = first.bench.files.list(first.log.directory)
+    assert not [one for one in names if "cleaned" in one]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
 async def test_a_shortage_is_waited_for(number: int, caplog, autojump_clock):
     """With a full disk, or no descriptor, the log stays as it is and is compacted later."""
