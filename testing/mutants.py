@@ -22,8 +22,7 @@ from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
 from minibroker.broker.log import cleaning, compaction
-from minibroker.broker.log.cleaning import Cleanable, find_cleanable
-from minibroker.broker.log.compaction import Compaction
+from minibroker.broker.log.cleaning import Cleanable, Copier, find_cleanable
 from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.newest_offsets import NewestOffsets
 from minibroker.broker.log.outcomes import LogLimits
@@ -38,6 +37,7 @@ from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
 from minibroker.protocol.records.batch import BatchHeader
 from minibroker.protocol.records.columns import Columns
 from minibroker.protocol.records.retained import filler, retain
+from minibroker.protocol.types import Buffer
 from minibroker.testing.lab.strategies import HighWatermarkReplicas
 
 FOR_EVER_MS: Final = 1 << 62
@@ -381,8 +381,10 @@ def _of_the_first_epoch(base_offset: int, last_offset: int, _leader_epoch: int) 
     return filler(base_offset, last_offset, 0)
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing."""
+def _no_filler(copier: Copier) -> list[Buffer]:
+    """Put nothing in the place of what is gone."""
+    copier._gone = None
+    return []
 
 
 NEWEST: Final = NewestOffsets.are_newest
@@ -393,7 +395,7 @@ COMPACTION_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
         "keep-superseded-records": Rule(NewestOffsets, "are_newest", _first_of_all),
         "forget-tombstones": Rule(cleaning, "retain", _no_tombstone),
         "fill-without-epochs": Rule(cleaning, "filler", _of_the_first_epoch),
-        "trust-the-clean-part": Rule(Compaction, "truncate_to", _nothing),
+        "leave-gaps": Rule(Copier, "finish", _no_filler),
     }
 )
 

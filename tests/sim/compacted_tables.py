@@ -20,7 +20,8 @@ class Table:
 
     A replica holds of these what it wants, but for this: each record that it holds is the committed
     one of that offset; it holds the newest record of each key; a newest record that is a tombstone
-    may go `retention_s` after it was first seen, but not before older records of its key.
+    may go `retention_s` after it was first seen, but not before older records of its key, unless
+    the replica was behind for longer than that.
     """
 
     def __init__(self, decode: Callable[[bytes], list[KeyedRecord]], retention_s: float) -> None:
@@ -29,6 +30,8 @@ class Table:
         self._retention_s = retention_s
         self._seen_at: dict[int, float] = {}
         self._compared: dict[tuple[int, int, Key], tuple[int, ...]] = {}
+        # By broker: since when its log has had which end.
+        self._ends: dict[int, list[tuple[float, int]]] = {}
 
     def compare(self, replica: Replica, end: int, now: float) -> None:
         """Compare a replica's log below `end`. Raises `Violation`."""
@@ -37,6 +40,7 @@ class Table:
         if self._compared.get(place) == state:
             return
         self._compared[place] = state
+        self._ends.setdefault(replica.broker, []).append((now, replica.log_end))
         held = self._decode(replica.read(0, replica.log_end))
         for record in (one for one in held if one.offset < end):
             first = self.records.setdefault(record.offset, record)
@@ -75,7 +79,16 @@ class Table:
                 continue  # a later one may have superseded it
             if record.value is not None:
                 raise Violation(f"{replica} lacks {record}, the newest of its key below {end}")
-            if last is not None:
+            if last is not None and not self._was_behind(replica, record):
                 raise Violation(f"{replica}: {last} is there, and not {record}")
             if now < self._seen_at[record.offset] + self._retention_s:
                 raise Violation(f"{replica} lacks {record} too early")
+
+    def _was_behind(self, replica: Replica, tombstone: KeyedRecord) -> bool:
+        """Whether a replica lacked a tombstone when the others could already drop it: then it never
+        gets it, as in Kafka, and keeps the older record."""
+        over_at = self._seen_at[tombstone.offset] + self._retention_s
+        ends = self._ends[replica.broker]
+        before = [end for at, end in ends if at < over_at][-1:]
+        since = [end for at, end in ends if at >= over_at]
+        return min([*before, *since]) <= tombstone.offset

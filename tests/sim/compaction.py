@@ -2,7 +2,10 @@
 
 Producers write records of few keys, some of them tombstones, and no consumer reads these topics.
 Segments are small, and each broker compacts its own logs by itself, while brokers are killed, lose
-power, cut logs and change leaders. `checkers.Table` says what each replica must still hold.
+power, cut logs and change leaders. `compacted_tables.Table` says what each replica must still hold.
+
+How long a tombstone stays is a matter of the brokers' clocks, each compared with the horizon that
+another broker may have set. So in every other seed the clocks agree, and the time is judged.
 """
 
 from collections.abc import Sequence
@@ -11,6 +14,7 @@ from minibroker.client.admin import NewTopic
 from minibroker.testing.cluster import SimulatedWorld
 from tests.sim.cluster import Scenario
 from tests.sim.compacted_tables import Table
+from tests.sim.faults import Chaos
 from tests.sim.sights import decode_keyed
 from tests.sim.workload import REPLICAS, produce_to_tables
 
@@ -18,8 +22,24 @@ TABLES = 2
 RETENTION_S = 2.0
 
 
+class AgreeingClocks(Chaos):
+    """All faults but wrong clocks."""
+
+    async def _shift_clock(self) -> None:
+        """Leave them as they are."""
+
+
 class CompactionScenario(Scenario):
     """See the head of this module."""
+
+    @property
+    def chaos_type(self) -> type[Chaos]:
+        """Which faults come."""
+        return AgreeingClocks if self._do_clocks_agree else Chaos
+
+    @property
+    def _do_clocks_agree(self) -> bool:
+        return self.seed % 2 == 0
 
     produce_to_crowd = staticmethod(produce_to_tables)
 
@@ -47,4 +67,5 @@ class CompactionScenario(Scenario):
 
     def draw_tables(self, crowd: Sequence[NewTopic]) -> dict[str, Table]:
         """All of them."""
-        return {topic.name: Table(decode_keyed, RETENTION_S) for topic in crowd}
+        retention_s = RETENTION_S if self._do_clocks_agree else 0.0
+        return {topic.name: Table(decode_keyed, retention_s) for topic in crowd}

@@ -235,6 +235,19 @@ def test_a_batch_with_too_many_records_is_not_decoded(monkeypatch):
     assert pairs(one) == before
 
 
+def test_what_is_written_after_a_truncation_is_dirty():
+    """Its tombstone would otherwise go before the older records of its key."""
+    one = bench()
+    for number in range(60):
+        put(one, (f"k{number % 4}", f"v{number}"))
+    clean(one)
+    known_at_truncation = []
+    one.before_truncation = lambda _: known_at_truncation.append(one.log.compaction.first_dirty)
+    one.log.truncate_to(20, NOW)
+    assert one.log.log_end <= 20
+    assert known_at_truncation == [one.log.log_end], "so that the checkpoint can be lowered first"
+
+
 @pytest.mark.parametrize("change", ["truncate", "close", "delete", "retention"])
 def test_a_change_of_the_log_interrupts(change: str):
     """A log that changed while it is compacted interrupts that, and leaves no copy behind."""
