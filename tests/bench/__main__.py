@@ -79,6 +79,12 @@ def table_of(rows: list[Row]) -> Table:
     return table
 
 
+def line_of(row: Row) -> str:
+    """The row in one line."""
+    beside = f" ({row.yardstick}: {row.theirs})" if row.theirs else ""
+    return f"{row.name}: {row.ours}{beside}"
+
+
 def main() -> None:
     """Measure, then show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,7 +101,7 @@ def main() -> None:
                 status.update(f"measuring {name}")
                 for row in MEASURES[name]():
                     rows.append(row)
-                    status.update(f"measuring {name}: {row.name}: {row.ours}")
+                    console.print(line_of(row))  # the table comes much later
     finally:  # also when one cannot be made: the others took minutes
         console.print(table_of(rows))
         load = os.getloadavg()[1]

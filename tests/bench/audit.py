@@ -73,7 +73,6 @@ SIZES: Final = (
     Size(MB, 1024, 12, wanted_s=12.0),
     Size(GB, 64 * 1024, 12),
     Size(4 * GB, 64 * 1024, 12, wanted_s=25.0),
-    Size(16 * GB, 64 * 1024, 12),
     Size(GB, 1024, 12),
     Size(4 * GB, 1024, 12),
     Size(GB, 64 * 1024, 300),
