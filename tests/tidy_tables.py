@@ -91,6 +91,7 @@ PURE_FILES = """
     broker/controller/placement.py broker/controller/plans.py broker/controller/pushes.py
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
+    broker/groups/consumer_records.py broker/groups/record_fields.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/group_members.py broker/groups/member_index.py broker/groups/states.py
     broker/groups/offsets.py broker/groups/replay.py broker/groups/shard.py

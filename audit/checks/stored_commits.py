@@ -24,7 +24,13 @@ from minibroker.audit.checks.commit_history import (
 from minibroker.audit.checks.facts import PARTITION
 from minibroker.audit.checks.findings import in_sync
 from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
-from minibroker.audit.files.commits import Commit, Generation, UnreadableRecord, read_record
+from minibroker.audit.files.commits import (
+    Commit,
+    ConsumerRecord,
+    Generation,
+    UnreadableRecord,
+    read_record,
+)
 from minibroker.audit.model import COMMITTED, STORED
 from minibroker.protocol.constants import OFFSETS_TOPIC
 
@@ -60,23 +66,27 @@ def committed_by_groups(stored: DataFrame) -> DataFrame:
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of STORED for records."""
+    """Yield rows of STORED for the records that have a check."""
     for batch in batches:
         rows = [
-            (broker, home, at, *_fields(key, value))
+            (broker, home, at, *fields)
             for broker, home, at, key, value in zip(
                 *(column.to_pylist() for column in batch.columns), strict=True
             )
+            if (fields := _fields(key, value)) is not None
         ]
         yield _batch(rows, STORED)
 
 
-def _fields(key: bytes | None, value: bytes | None) -> tuple[object, ...]:
+def _fields(key: bytes | None, value: bytes | None) -> tuple[object, ...] | None:
+    """Return a row's columns behind its place; None for a record that no check looks at."""
     try:
         record = read_record(key, value)
     except UnreadableRecord as error:
         named = (error.group, error.topic, error.partition)
         return *named, None, None, None, None, None, str(error)
+    if isinstance(record, ConsumerRecord):
+        return None
     if isinstance(record, Commit):
         return *record, None, None, None
     members = members_as_text(record.members)

@@ -4,6 +4,9 @@ The bytes are Kafka's (its public message schemas OffsetCommitKey, OffsetCommitV
 GroupMetadataKey and GroupMetadataValue, and ConsumerProtocolAssignment inside the last); a key
 begins with a number that selects the schema. Brokers write them with code of their own; this reader
 shares none of it, and neither does `home_of` with the rule by which brokers place a group.
+
+Groups of the newer protocol (KIP-848) have records of further kinds, for which the audit has no
+check: of these only the key is read.
 """
 
 import struct
@@ -13,6 +16,9 @@ from minibroker.protocol.types import TopicPartition
 
 OFFSET_KEYS: Final = (0, 1)
 GROUP_KEY: Final = 2
+# Kinds of the newer protocol, and those of them with a second name in the key.
+CONSUMER_KEYS: Final = (3, 4, 5, 6, 7, 8, 16)
+NAMED_KEYS: Final = (5, 7, 8, 16)
 VALUE_VERSIONS: Final = (0, 1, 2, 3)  # of both kinds
 NONE: Final = -1  # a leader epoch or a time that is not known
 CONSUMER: Final = "consumer"  # the protocol type whose assignments are partitions
@@ -48,6 +54,12 @@ class Generation(NamedTuple):
     members: tuple[Member, ...] = ()
 
 
+class ConsumerRecord(NamedTuple):
+    """A record of a group of the newer protocol."""
+
+    group: str
+
+
 class UnreadableRecord(ValueError):
     """A record that no coordinator can read. `group`, `topic` and `partition` are those of its key:
     None if the key cannot be read, `topic` also if the record is about a generation."""
@@ -63,7 +75,7 @@ class UnreadableRecord(ValueError):
         self.group, self.topic, self.partition = group, topic, partition
 
 
-def read_record(key: bytes | None, value: bytes | None) -> Commit | Generation:
+def read_record(key: bytes | None, value: bytes | None) -> Commit | Generation | ConsumerRecord:
     """Return what a record says. Raises UnreadableRecord."""
     if key is None:
         raise UnreadableRecord("a record without a key")
@@ -75,12 +87,18 @@ def read_record(key: bytes | None, value: bytes | None) -> Commit | Generation:
             named = (fields.text(), None, None)
         elif kind in OFFSET_KEYS:
             named = (fields.text(), fields.text(), fields.number(">i"))
+        elif kind in CONSUMER_KEYS:
+            named = (fields.text(), None, None)
+            if kind in NAMED_KEYS:
+                fields.text()
         else:
             raise ValueError(f"a key of kind {kind}")
         fields.end("key")
     except ValueError as error:
         raise UnreadableRecord(str(error)) from None
     group, topic, partition = named
+    if kind in CONSUMER_KEYS:
+        return ConsumerRecord(group)
     try:
         if topic is None or partition is None:
             return Generation(group, None) if value is None else _generation(group, value)

@@ -11,7 +11,9 @@ when the leader's epoch ends.
 Expiry (GRP-15) returns which tombstones to write, and removes nothing: the tombstones come back as
 records. The offsets of a group that has had members expire after the time at which it became empty,
 or after their own commit if that was later (Kafka would drop an offset that was set for an empty
-group a moment ago). The offsets of a group that never had members expire after their own commit.
+group a moment ago). The offsets of a group that never had members expire after their own commit, as
+do those of a group of the consumer protocol. Such a group expires when it has neither members nor
+offsets.
 """
 
 from collections import Counter
@@ -19,6 +21,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from minibroker.broker.groups.consumer_records import ConsumerKey, ConsumerRecord, ConsumerValue
 from minibroker.broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -34,8 +37,13 @@ from minibroker.protocol.types import TopicPartition
 OFFSET_BYTES: Final = 300
 GROUP_BYTES: Final = 500
 PENDING_BYTES: Final = 300
+# What a record of a group of the consumer protocol, and a partition and a text in it, take.
+RECORD_BYTES: Final = 500
+PARTITION_BYTES: Final = 150
+TEXT_BYTES: Final = 60
 
 _NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({})
+_NO_RECORDS: Final[Mapping[ConsumerKey, ConsumerValue]] = MappingProxyType({})
 
 
 class OffsetTable:
@@ -45,6 +53,8 @@ class OffsetTable:
         # Each group in it has at least one offset.
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._groups: dict[str, GroupMetadata] = {}
+        # The records of groups of the consumer protocol, at least one of each.
+        self._consumer_groups: dict[str, dict[ConsumerKey, ConsumerValue]] = {}
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
         # The offset of the newest record that is appended and not replayed.
         self._pending: dict[Key, int] = {}
@@ -59,6 +69,10 @@ class OffsetTable:
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
             self._set_offset(key, value)
+            return
+        if isinstance(key, ConsumerKey):
+            assert not isinstance(value, CommittedOffset | GroupMetadata)
+            self._set_record(key, value)
             return
         before = self._groups.get(key.group_id)
         if before is not None:
@@ -92,6 +106,15 @@ class OffsetTable:
             if not self._topics[topic]:
                 del self._topics[topic]
 
+    def _set_record(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        records = self._consumer_groups.setdefault(key.group_id, {})
+        before = records.pop(key, None)
+        if value is not None:
+            records[key] = value
+        self._stored_bytes += _record_bytes(key, value) - _record_bytes(key, before)
+        if not records:
+            del self._consumer_groups[key.group_id]
+
     def add_pending(self, key: Key, offset: int) -> None:
         """Add a key whose record was appended at an offset, and is not known to be committed."""
         self._pending[key] = offset
@@ -106,7 +129,7 @@ class OffsetTable:
     @property
     def group_ids(self) -> Collection[str]:
         """All groups that have a record or an offset."""
-        return self._offsets.keys() | self._groups.keys()
+        return self._offsets.keys() | self._groups.keys() | self._consumer_groups.keys()
 
     @property
     def topics(self) -> Collection[str]:
@@ -115,15 +138,29 @@ class OffsetTable:
 
     def knows(self, group_id: str) -> bool:
         """Whether the group exists."""
-        return group_id in self._groups or group_id in self._offsets
+        return (
+            group_id in self._groups
+            or group_id in self._offsets
+            or group_id in self._consumer_groups
+        )
 
     def metadata(self, group_id: str) -> GroupMetadata | None:
         """The newest stored generation of a group; None for one that never had members."""
         return self._groups.get(group_id)
 
+    def consumer_records(self, group_id: str) -> Mapping[ConsumerKey, ConsumerValue]:
+        """The records of a group of the consumer protocol, none if it is not one; valid until the
+        next replay."""
+        return self._consumer_groups.get(group_id, _NO_RECORDS)
+
     def with_members(self) -> list[str]:
-        """The groups whose stored generation has members."""
-        return [group_id for group_id, metadata in self._groups.items() if metadata.members]
+        """The groups that have members, as stored."""
+        classic = [group_id for group_id, metadata in self._groups.items() if metadata.members]
+        return classic + [each for each in self._consumer_groups if self._has_members(each)]
+
+    def _has_members(self, group_id: str) -> bool:
+        kinds = {key.kind for key in self.consumer_records(group_id)}
+        return not kinds.isdisjoint((ConsumerRecord.MEMBER, ConsumerRecord.CURRENT))
 
     def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """All offsets that a group has committed; valid until the next replay."""
@@ -156,6 +193,7 @@ class OffsetTable:
         keys: dict[Key, None] = {}
         if group_id in self._groups:
             keys[GroupKey(group_id)] = None
+        keys.update(dict.fromkeys(self.consumer_records(group_id)))
         keys.update((OffsetKey(group_id, *name), None) for name in self.offsets(group_id))
         keys.update((key, None) for key in self._pending if key.group_id == group_id)
         return list(keys)
@@ -179,7 +217,8 @@ class OffsetTable:
         keys: list[Key] = []
         for group_id in group_ids:
             metadata = self._groups.get(group_id)
-            if metadata is not None and metadata.members:
+            records = self.consumer_records(group_id)
+            if (metadata is not None and metadata.members) or self._has_members(group_id):
                 continue
             empty_since = NO_TIMESTAMP if metadata is None else metadata.state_timestamp_ms
             offsets = self.offsets(group_id)
@@ -193,6 +232,8 @@ class OffsetTable:
             is_old = metadata is not None and empty_since < oldest_ms
             if is_old and len(gone) == len(offsets) and not self.is_pending(GroupKey(group_id)):
                 keys.append(GroupKey(group_id))
+            if records and len(gone) == len(offsets) and not any(map(self.is_pending, records)):
+                keys += records
         return keys
 
 
@@ -204,3 +245,18 @@ def _group_bytes(group_id: str, value: GroupMetadata | None = None) -> int:
     members = () if value is None else value.members
     contents = sum(len(each.subscription) + len(each.assignment) for each in members)
     return GROUP_BYTES * (1 + len(members)) + len(group_id) + contents
+
+
+def _record_bytes(key: ConsumerKey, value: ConsumerValue | None) -> int:
+    """Return what a record of a group takes in memory, about."""
+    if value is None:
+        return 0
+    size = RECORD_BYTES + len(key.group_id) + len(key.name)
+    for field in value:
+        if isinstance(field, frozenset):
+            size += PARTITION_BYTES * len(field)
+        elif isinstance(field, tuple):
+            size += sum(TEXT_BYTES + len(text) for text in field)
+        elif isinstance(field, str):
+            size += TEXT_BYTES + len(field)
+    return size

@@ -1,19 +1,21 @@
 """The records of the offsets topic, in Kafka's format.
 
-The topic holds two kinds of records, told apart by the version that a key begins with:
+The topic holds several kinds of records, told apart by the version that a key begins with:
 
 * 0 and 1: an offset that a group committed for a partition (Kafka's `OffsetCommitKey` and
   `OffsetCommitValue`);
 * 2: a generation of a group, with its members and their assignments (`GroupMetadataKey`,
-  `GroupMetadataValue`).
+  `GroupMetadataValue`);
+* 3 to 8 and 16: groups of the consumer protocol (`consumer_records`).
 
 A record without a value is a tombstone: it deletes what its key names. The layouts are those of the
 public message schemas, so that Kafka's tools can read these records; integers are big-endian, a
 string follows an int16 with its size, bytes and arrays an int32, and -1 there means null.
 
-The broker writes the newest versions without tagged fields (key 1 and 2, value 3), and reads all
-older ones, too. The bytes may be anything: `decode` never raises, and returns `Unreadable` for what
-it cannot read (a newer version, too few or too many bytes), which the reader logs and skips.
+Of the first two the broker writes the newest versions without tagged fields (key 1 and 2, value 3),
+and reads all older ones, too. The bytes may be anything: `decode` never raises, and returns
+`Unreadable` for what it cannot read (a newer version, too few or too many bytes), which the reader
+logs and skips.
 
 A new coordinator may have millions of records to read, most of them offsets of the same few
 partitions in the newest version. So the recent keys are cached, and such a value is read in one
@@ -25,18 +27,32 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
+from minibroker.broker.groups.consumer_records import (
+    ConsumerKey,
+    ConsumerValue,
+    decode_consumer_key,
+    decode_consumer_value,
+    encode_consumer_key,
+    encode_consumer_value,
+    is_consumer_key,
+)
+from minibroker.broker.groups.record_fields import (
+    INT16,
+    INT32,
+    INT64,
+    STRING_BYTES_MAX,
+    Cursor,
+    Garbage,
+    string,
+)
 from minibroker.protocol.constants import NO_EPOCH, NO_TIMESTAMP
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # of both kinds
-STRING_BYTES_MAX: Final = 2**15 - 1  # the largest size of a string
 KEYS_CACHED: Final = 1024
 INT32_MAX: Final = 2**31 - 1
 
-INT16: Final = Struct(">h")
-INT32: Final = Struct(">i")
-INT64: Final = Struct(">q")
 # A committed offset of version 3, up to its metadata; after these comes the commit's time.
 _OFFSET_HEAD: Final = Struct(">hqih")
 _OFFSET_BYTES_MIN: Final = _OFFSET_HEAD.size + INT64.size
@@ -98,10 +114,13 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-Key: TypeAlias = OffsetKey | GroupKey
-Value: TypeAlias = CommittedOffset | GroupMetadata
+Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey
+Value: TypeAlias = CommittedOffset | GroupMetadata | ConsumerValue
 Decoded: TypeAlias = (
-    tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupMetadata | None] | Unreadable
+    tuple[OffsetKey, CommittedOffset | None]
+    | tuple[GroupKey, GroupMetadata | None]
+    | tuple[ConsumerKey, ConsumerValue | None]
+    | Unreadable
 )
 
 
@@ -115,9 +134,11 @@ def encode_key(key: Key) -> bytes:
 
     Numbers must fit their fields (`struct.error`): the caller checks those of clients.
     """
+    if isinstance(key, ConsumerKey):
+        return encode_consumer_key(key)
     if isinstance(key, GroupKey):
-        return INT16.pack(GROUP_KEY_VERSION) + _string(key.group_id)
-    names = _string(key.group_id) + _string(key.topic)
+        return INT16.pack(GROUP_KEY_VERSION) + string(key.group_id)
+    names = string(key.group_id) + string(key.topic)
     return INT16.pack(OFFSET_KEY_VERSION) + names + INT32.pack(key.partition)
 
 
@@ -129,17 +150,19 @@ def encode_value(value: Value) -> bytes:
                 INT16.pack(VALUE_VERSION),
                 INT64.pack(value.offset),
                 INT32.pack(value.leader_epoch),
-                _string(value.metadata),
+                string(value.metadata),
                 INT64.pack(value.commit_timestamp_ms),
             )
         )
+    if not isinstance(value, GroupMetadata):
+        return encode_consumer_value(value)
     return b"".join(
         (
             INT16.pack(VALUE_VERSION),
-            _string(value.protocol_type),
+            string(value.protocol_type),
             INT32.pack(value.generation),
-            _string(value.protocol),
-            _string(value.leader),
+            string(value.protocol),
+            string(value.leader),
             INT64.pack(value.state_timestamp_ms),
             INT32.pack(len(value.members)),
             *(_member(member) for member in value.members),
@@ -153,94 +176,40 @@ def decode(key: bytes | None, value: bytes | None) -> Decoded:
         return Unreadable("a record without a key")
     try:
         return _decode(key, value)
-    except (_Garbage, UnicodeDecodeError) as error:
+    except (Garbage, UnicodeDecodeError) as error:
         return Unreadable(str(error))
-
-
-class _Garbage(Exception):
-    """The bytes do not have the format of their version."""
-
-
-class _Cursor:
-    """Reads fields one after the other. Raises `_Garbage` where the bytes end too early."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def _integer(self, layout: Struct) -> int:
-        if self._at + layout.size > len(self._data):
-            raise _Garbage(f"the bytes end at {len(self._data)}, inside a field")
-        number: int = layout.unpack_from(self._data, self._at)[0]
-        self._at += layout.size
-        return number
-
-    def int16(self) -> int:
-        return self._integer(INT16)
-
-    def int32(self) -> int:
-        return self._integer(INT32)
-
-    def int64(self) -> int:
-        return self._integer(INT64)
-
-    def _read_bytes(self, size: int) -> bytes:
-        end = self._at + size
-        if size < 0 or end > len(self._data):
-            raise _Garbage(f"a field of {size} bytes at {self._at} of {len(self._data)}")
-        taken = self._data[self._at : end]
-        self._at = end
-        return taken
-
-    def string(self) -> str:
-        return self._read_bytes(self.int16()).decode()
-
-    def nullable_string(self) -> str | None:
-        size = self.int16()
-        return None if size == -1 else self._read_bytes(size).decode()
-
-    def bytes_(self) -> bytes:
-        return self._read_bytes(self.int32())
-
-    def count(self) -> int:
-        count = self.int32()
-        if count < 0:
-            raise _Garbage(f"a list of {count}")
-        return count
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise _Garbage(f"{len(self._data) - self._at} bytes after the last field")
 
 
 def _decode(key: bytes, value: bytes | None) -> Decoded:
     decoded = _decode_key(key)
     if isinstance(decoded, OffsetKey):
         return decoded, None if value is None else _committed_offset(value)
+    if isinstance(decoded, ConsumerKey):
+        return decoded, None if value is None else decode_consumer_value(decoded.kind, value)
     return decoded, None if value is None else _group_metadata(value)
 
 
 @lru_cache(KEYS_CACHED)
 def _decode_key(key: bytes) -> Key:
-    cursor = _Cursor(key)
+    cursor = Cursor(key)
     version = cursor.int16()
     decoded: Key
     if version in (0, OFFSET_KEY_VERSION):
         decoded = OffsetKey(cursor.string(), cursor.string(), cursor.int32())
     elif version == GROUP_KEY_VERSION:
         decoded = GroupKey(cursor.string())
+    elif is_consumer_key(version):
+        decoded = decode_consumer_key(version, cursor)
     else:
-        raise _Garbage(f"a key of version {version}")
+        raise Garbage(f"a key of version {version}")
     cursor.end()
     return decoded
 
 
-def _value_version(cursor: _Cursor) -> int:
+def _value_version(cursor: Cursor) -> int:
     version = cursor.int16()
     if not 0 <= version <= VALUE_VERSION:
-        raise _Garbage(f"a value of version {version}")
+        raise Garbage(f"a value of version {version}")
     return version
 
 
@@ -251,7 +220,7 @@ def _committed_offset(data: bytes) -> CommittedOffset:
             end = _OFFSET_HEAD.size + size
             metadata = data[_OFFSET_HEAD.size : end].decode()
             return CommittedOffset(offset, leader_epoch, metadata, *INT64.unpack_from(data, end))
-    cursor = _Cursor(data)
+    cursor = Cursor(data)
     version = _value_version(cursor)
     offset = cursor.int64()
     leader_epoch = cursor.int32() if version >= 3 else NO_EPOCH
@@ -264,7 +233,7 @@ def _committed_offset(data: bytes) -> CommittedOffset:
 
 
 def _group_metadata(data: bytes) -> GroupMetadata:
-    cursor = _Cursor(data)
+    cursor = Cursor(data)
     version = _value_version(cursor)
     protocol_type = cursor.string()
     generation = cursor.int32()
@@ -277,7 +246,7 @@ def _group_metadata(data: bytes) -> GroupMetadata:
     return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp_ms, members)
 
 
-def _stored_member(cursor: _Cursor, version: int) -> StoredMember:
+def _stored_member(cursor: Cursor, version: int) -> StoredMember:
     member_id = cursor.string()
     instance_id = cursor.nullable_string() if version >= 3 else None
     client_id = cursor.string()
@@ -296,22 +265,13 @@ def _stored_member(cursor: _Cursor, version: int) -> StoredMember:
     )
 
 
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return INT16.pack(-1)
-    data = text.encode()
-    if len(data) > STRING_BYTES_MAX:
-        raise ValueError(f"a string of {len(data)} bytes; a record holds {STRING_BYTES_MAX}")
-    return INT16.pack(len(data)) + data
-
-
 def _member(member: StoredMember) -> bytes:
     return b"".join(
         (
-            _string(member.member_id),
-            _string(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            string(member.member_id),
+            string(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
             INT32.pack(member.rebalance_timeout_ms),
             INT32.pack(member.session_timeout_ms),
             INT32.pack(len(member.subscription)),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.broker.groups.record_fields import STRING_BYTES_MAX
 from minibroker.broker.groups.records import (
-    STRING_BYTES_MAX,
     CommittedOffset,
     GroupKey,
     GroupMetadata,
@@ -199,7 +199,7 @@ def test_groups_of_older_brokers_are_read(version: int) -> None:
     [
         (None, OFFSET_BYTES, "without a key"),
         (b"", OFFSET_BYTES, "end at 0"),
-        (b"\0\3" + GROUP_KEY_BYTES[2:], b"", "a key of version 3"),
+        (b"\0\x09" + GROUP_KEY_BYTES[2:], b"", "a key of version 9"),
         (b"\xff\xff" + GROUP_KEY_BYTES[2:], b"", "a key of version -1"),
         (OFFSET_KEY_BYTES, b"\0\4" + OFFSET_BYTES[2:], "a value of version 4"),
         (GROUP_KEY_BYTES, b"\0\4" + GROUP_BYTES[2:], "a value of version 4"),

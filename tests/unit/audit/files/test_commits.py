@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.audit.files.commits import (
     Commit,
+    ConsumerRecord,
     Generation,
     Member,
     UnreadableRecord,
@@ -49,6 +50,18 @@ def test_what_a_record_says() -> None:
     assert read_record(KEY, OLD_VALUE) == Commit("grp", "t", 7, 259, -1, WHEN_MS)
     assert read_record(KEY, None) == Commit("grp", "t", 7, None)
     assert read_record(bytes.fromhex("00020003677270"), None) == Generation("grp", None)
+
+
+@pytest.mark.parametrize("kind", [3, 4, 5, 6, 7, 8, 16])
+def test_a_record_of_the_newer_protocol_has_its_group(kind: int) -> None:
+    """The audit has no check for these, but their keys must be whole."""
+    name = "" if kind in (3, 4, 6) else "00016d"
+    key = bytes.fromhex(f"{kind:04x}0003677270{name}")
+    assert read_record(key, b"anything") == read_record(key, None) == ConsumerRecord("grp")
+    with pytest.raises(UnreadableRecord):
+        read_record(key[:-1], None)
+    with pytest.raises(UnreadableRecord):
+        read_record(key + b"x", None)
 
 
 @pytest.mark.parametrize(
