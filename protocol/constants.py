@@ -149,6 +149,11 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 INT64_MAX: Final = 2**63 - 1  # the largest offset, and the largest time in milliseconds

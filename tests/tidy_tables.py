@@ -92,6 +92,10 @@ PURE_FILES = """
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
     broker/groups/consumer_records.py broker/groups/record_fields.py
+    broker/groups/consumer_group.py broker/groups/consumer_heartbeats.py
+    broker/groups/consumer_journal.py broker/groups/consumer_state.py
+    broker/groups/server_assignors.py broker/groups/subscriptions.py
+    broker/groups/topic_pattern.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/group_members.py broker/groups/member_index.py broker/groups/states.py
     broker/groups/offsets.py broker/groups/replay.py broker/groups/shard.py
@@ -187,6 +191,8 @@ SIZES_ALLOWED: dict[str, str] = {
     " lines, and hand over to the positions, the fetcher or the group",
     "broker/groups/group.py:Group": "one state machine: each request, deadline and write changes"
     " the same state",
+    "broker/groups/consumer_group.py:ConsumerGroup": "one state machine: the steps of a heartbeat"
+    " and deadlines change the same epochs, assignments and sessions",
     "client/groups/consumer_group.py:ConsumerGroup": "what is assigned, committed and released"
     " changes under one lock, step by step; the steps are here, what they use is elsewhere",
     "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"

@@ -34,6 +34,10 @@ from minibroker.broker.groups.record_fields import (
 
 VALUE_VERSION: Final = 0
 METADATA_HASH_TAG: Final = 0
+# What a record, and a partition and a text in it, take in memory.
+RECORD_BYTES: Final = 500
+PARTITION_BYTES: Final = 150
+TEXT_BYTES: Final = 60
 
 
 class ConsumerRecord(IntEnum):
@@ -308,3 +312,18 @@ def _read_partitions(cursor: Cursor) -> Partitions:
         found += [TopicIdPartition(topic_id, cursor.int32()) for _ in numbers]
         cursor.tags()
     return frozenset(found)
+
+
+def record_bytes(key: ConsumerKey, value: ConsumerValue | None) -> int:
+    """Return what a record of a group takes in memory, about."""
+    if value is None:
+        return 0
+    size = RECORD_BYTES + len(key.group_id) + len(key.name)
+    for field in value:
+        if isinstance(field, frozenset):
+            size += PARTITION_BYTES * len(field)
+        elif isinstance(field, tuple):
+            size += sum(TEXT_BYTES + len(text) for text in field)
+        elif isinstance(field, str):
+            size += TEXT_BYTES + len(field)
+    return size

@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from minibroker.broker.groups.records import INT32_MAX, StoredMember
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from minibroker.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -27,7 +28,7 @@ MEMBER_BYTES: Final = 512  # what a member takes beside its names, metadata and 
 # counts as unreadable.
 READ_BYTES_MAX: Final = 128 * 1024
 
-Answer = TypeVar("Answer", JoinGroupResponse, SyncGroupResponse)
+Answer = TypeVar("Answer", JoinGroupResponse, SyncGroupResponse, ConsumerGroupHeartbeatResponse)
 
 
 class Ticket(Generic[Answer]):

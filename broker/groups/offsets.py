@@ -21,7 +21,12 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from minibroker.broker.groups.consumer_records import ConsumerKey, ConsumerRecord, ConsumerValue
+from minibroker.broker.groups.consumer_records import (
+    ConsumerKey,
+    ConsumerRecord,
+    ConsumerValue,
+    record_bytes,
+)
 from minibroker.broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -37,10 +42,6 @@ from minibroker.protocol.types import TopicPartition
 OFFSET_BYTES: Final = 300
 GROUP_BYTES: Final = 500
 PENDING_BYTES: Final = 300
-# What a record of a group of the consumer protocol, and a partition and a text in it, take.
-RECORD_BYTES: Final = 500
-PARTITION_BYTES: Final = 150
-TEXT_BYTES: Final = 60
 
 _NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({})
 _NO_RECORDS: Final[Mapping[ConsumerKey, ConsumerValue]] = MappingProxyType({})
@@ -111,7 +112,7 @@ class OffsetTable:
         before = records.pop(key, None)
         if value is not None:
             records[key] = value
-        self._stored_bytes += _record_bytes(key, value) - _record_bytes(key, before)
+        self._stored_bytes += record_bytes(key, value) - record_bytes(key, before)
         if not records:
             del self._consumer_groups[key.group_id]
 
@@ -245,18 +246,3 @@ def _group_bytes(group_id: str, value: GroupMetadata | None = None) -> int:
     members = () if value is None else value.members
     contents = sum(len(each.subscription) + len(each.assignment) for each in members)
     return GROUP_BYTES * (1 + len(members)) + len(group_id) + contents
-
-
-def _record_bytes(key: ConsumerKey, value: ConsumerValue | None) -> int:
-    """Return what a record of a group takes in memory, about."""
-    if value is None:
-        return 0
-    size = RECORD_BYTES + len(key.group_id) + len(key.name)
-    for field in value:
-        if isinstance(field, frozenset):
-            size += PARTITION_BYTES * len(field)
-        elif isinstance(field, tuple):
-            size += sum(TEXT_BYTES + len(text) for text in field)
-        elif isinstance(field, str):
-            size += TEXT_BYTES + len(field)
-    return size

@@ -7,6 +7,7 @@ on (`forget`). After that its record may still be committed, but nothing depends
 import itertools
 from typing import NamedTuple, TypeAlias
 
+from minibroker.broker.groups.consumer_records import ConsumerKey, ConsumerValue
 from minibroker.broker.groups.records import GroupMetadata
 
 
@@ -15,6 +16,13 @@ class Write(NamedTuple):
 
     token: int
     value: GroupMetadata
+
+
+class Batch(NamedTuple):
+    """Records of a group of the consumer protocol, to append as one batch."""
+
+    token: int
+    records: tuple[tuple[ConsumerKey, ConsumerValue | None], ...]
 
 
 class Assigned(NamedTuple):

@@ -27,6 +27,16 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
+class ConsumerGroupState(StrEnum):
+    """The state of a group of the consumer protocol; it follows from the group's epochs."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"  # the target assignment is older than the group
+    RECONCILING = "Reconciling"  # a member does not have yet what the target gives it
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
 TRANSITIONS: Final = {
     State.EMPTY: {State.PREPARING_REBALANCE, State.DEAD},
     State.PREPARING_REBALANCE: {State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD},
