@@ -304,6 +304,23 @@ INIT_PRODUCER_ID: Final = _api(
     "transactional_id:string? transaction_timeout_ms:i32",
     "throttle_time_ms:i32 error_code:i16 producer_id:i64=-1 producer_epoch:i16=-1",
 )
+OFFSET_FOR_LEADER_EPOCH: Final = _api(
+    23,
+    "OffsetForLeaderEpoch",
+    "2-4",
+    """
+    3+replica_id:i32=-2
+    topics[topic:string partitions[partition:i32 2+current_leader_epoch:i32=-1 leader_epoch:i32]]
+    """,
+    """
+    2+throttle_time_ms:i32
+    topics[
+        topic:string
+        partitions[error_code:i16 partition:i32 1+leader_epoch:i32=-1 end_offset:i64=-1]
+    ]
+    """,
+    flexible=4,
+)
 DESCRIBE_ACLS: Final = _api(
     29,
     "DescribeAcls",

@@ -194,17 +194,24 @@ def offsets_for_leader_epoch(
     """Return where each of the epochs asked for ended."""
     ends = []
     for some in at_once(request.partitions, AT_ONCE):
-        ends += [_epoch_end(services, asked) for asked in dict.fromkeys(some)]
+        ends += [
+            _epoch_end(services, asked, request.replica_id, now) for asked in dict.fromkeys(some)
+        ]
         if len(some) == AT_ONCE:
             yield
+            now = trio.current_time()
     return OffsetsForLeaderEpochResponse(tuple(ends))
 
 
-def _epoch_end(services: Services, asked: PartitionEpoch) -> PartitionEpochEnd:
+def _epoch_end(
+    services: Services, asked: PartitionEpoch, replica_id: int, now: float
+) -> PartitionEpochEnd:
     name = TopicPartition(asked.topic, asked.partition)
     try:
         partition = services.partition(name)
-        partition.leader(asked.leader_epoch)
+        leader = partition.leader(asked.leader_epoch)
+        if replica_id < 0 and services.may_be_replaced(name, now):
+            services.refuse_if_abandoned(leader, now)
         found = partition.log.epochs.end_offset_for(asked.epoch, partition.log.log_end)
         return PartitionEpochEnd(*name, 0, found.leader_epoch, found.offset)
     except Refused as refused:

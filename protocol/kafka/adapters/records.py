@@ -1,4 +1,5 @@
-"""Records: PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS and INIT_PRODUCER_ID."""
+"""Records and their offsets: PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS
+and INIT_PRODUCER_ID."""
 
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ from minibroker.protocol.messages.fetch import (
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+    PartitionEpoch,
+    PartitionEpochEnd,
     PartitionListOffsets,
     PartitionOffset,
 )
@@ -134,6 +139,32 @@ def _listed_offset(one: PartitionOffset) -> Any:
     return _LISTED_OFFSET(one.partition, one.error, one.timestamp, one.offset, one.leader_epoch)
 
 
+def _offset_for_leader_epoch_request(asked: Any, version: Version) -> OffsetsForLeaderEpochRequest:
+    """Convert a consumer's request, whatever replica id it claims."""
+    partitions = tuple(
+        PartitionEpoch(topic.topic, one.partition, one.leader_epoch, one.current_leader_epoch)
+        for topic in asked.topics
+        for one in topic.partitions
+    )
+    return OffsetsForLeaderEpochRequest(NO_NODE, partitions)
+
+
+def _offset_for_leader_epoch_response(
+    answer: OffsetsForLeaderEpochResponse, version: Version
+) -> Any:
+    return apis.OFFSET_FOR_LEADER_EPOCH.response.make(
+        topics=by_topic(_ENDED_TOPIC, _epoch_end, answer.partitions)
+    )
+
+
+_ENDED_TOPIC = apis.OFFSET_FOR_LEADER_EPOCH.response.of("topics").make
+_ENDED = apis.OFFSET_FOR_LEADER_EPOCH.response.of("topics").of("partitions").make
+
+
+def _epoch_end(one: PartitionEpochEnd) -> Any:
+    return _ENDED(one.error, one.partition, one.epoch, one.end_offset)
+
+
 def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsRequest:
     partitions = tuple(
         PartitionDeleteRecords(topic.name, one.partition_index, one.offset)
@@ -192,6 +223,13 @@ ADAPTERS: Final = (
         ApiKey.LIST_OFFSETS,
         _list_offsets_request,
         _list_offsets_response,
+        Array("topics", "partitions", "partitions"),
+    ),
+    Adapter(
+        apis.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.OFFSETS_FOR_LEADER_EPOCH,
+        _offset_for_leader_epoch_request,
+        _offset_for_leader_epoch_response,
         Array("topics", "partitions", "partitions"),
     ),
     Adapter(

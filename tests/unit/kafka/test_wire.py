@@ -31,6 +31,12 @@ from minibroker.protocol.messages.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
+from minibroker.protocol.messages.offsets import (
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+    PartitionEpoch,
+    PartitionEpochEnd,
+)
 from tests.support.largest import largest_requests
 from tests.unit.kafka.frames import answer_to, header, request
 from tests.unit.kafka.values import ALL_APIS
@@ -52,12 +58,13 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     assert rows[1] == (4, 11)
     assert rows[10] == (0, 2)
     assert rows[22] == (0, 1)
-    assert not rows.keys() & {4, 5, 6, 7, 23, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
+    assert rows[23] == (2, 4)
+    assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
 
 
 def test_an_unknown_api_or_version_is_not_read() -> None:
     """It ends the connection, as Kafka does."""
-    for key, version in ((0, 8), (1, 3), (23, 2), (1002, 0), (-1, 0)):
+    for key, version in ((0, 8), (1, 3), (23, 1), (1002, 0), (-1, 0)):
         with pytest.raises(UnsupportedVersion):
             decode_request(memoryview(header(key, version) + b"\0" * 40))
 
@@ -141,6 +148,29 @@ def test_fetch_asks_for_no_session_and_gets_none() -> None:
     assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 120, 7)
     assert told.aborted_transactions is None
     assert bytes(told.records) == b"records"
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_consumer_asks_where_a_leader_epoch_ended(version: int) -> None:
+    """It is a consumer, whatever replica id it claims from version 3 on."""
+    topic = apis.OFFSET_FOR_LEADER_EPOCH.request.of("topics")
+    partitions = [topic.of("partitions").make(3, 9, 7), topic.of("partitions").make(4, -1, 6)]
+    named = {"replica_id": 2} if version > 2 else {}
+    frame = request(
+        apis.OFFSET_FOR_LEADER_EPOCH, version, topics=[topic.make("t", partitions)], **named
+    )
+    asked = decode_request(frame)[0].message
+    expected = (PartitionEpoch("t", 3, 7, 9), PartitionEpoch("t", 4, 6, -1))
+    assert asked == OffsetsForLeaderEpochRequest(-1, expected)
+    message = OffsetsForLeaderEpochResponse(
+        (
+            PartitionEpochEnd("t", 3, 0, 6, 120),
+            PartitionEpochEnd("t", 4, ErrorCode.FENCED_LEADER_EPOCH),
+        )
+    )
+    value = answer_to(frame, apis.OFFSET_FOR_LEADER_EPOCH, message)
+    told = [tuple(one) for one in value.topics[0].partitions]
+    assert told == [(0, 3, 6, 120), (ErrorCode.FENCED_LEADER_EPOCH, 4, -1, -1)]
 
 
 def test_old_members_join_without_being_told_an_id_first() -> None:

@@ -57,9 +57,12 @@ async def offset_at(node: Node, timestamp: int) -> PartitionOffset:
     return found
 
 
-def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochEnd:
-    request = OffsetsForLeaderEpochRequest(-1, (PartitionEpoch("t", 0, epoch, leader_epoch),))
-    turns = offsets.offsets_for_leader_epoch(node.services, request, 0.0)
+def epoch_end(
+    node: Node, epoch: int, leader_epoch: int = -1, *, replica_id: int = -1, now: float = 0.0
+) -> PartitionEpochEnd:
+    asked = PartitionEpoch("t", 0, epoch, leader_epoch)
+    request = OffsetsForLeaderEpochRequest(replica_id, (asked,))
+    turns = offsets.offsets_for_leader_epoch(node.services, request, now)
     return without_pause(turns).partitions[0]
 
 
@@ -100,6 +103,9 @@ def test_who_was_left_by_its_followers_tells_no_consumer_its_end() -> None:
         error = list_offset(node, timestamp, now=left_at).error
         assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at, replica_id=2).offset == 5
+    assert epoch_end(node, 0, now=left_at - 0.2).end_offset == 5
+    assert epoch_end(node, 0, now=left_at).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert epoch_end(node, 0, now=left_at, replica_id=2).end_offset == 5
 
 
 async def test_who_was_left_by_its_followers_looks_up_no_time(autojump_clock: MockClock) -> None:
@@ -353,7 +359,9 @@ async def test_where_an_epoch_ended() -> None:
     append(node, 3)
     node.lead(state_of(epochs=(4, 1)))
     append(node, 2)
+    assert epoch_end(node, 1) == PartitionEpochEnd("t", 0, 0, 1, 0)
     assert epoch_end(node, 2) == PartitionEpochEnd("t", 0, 0, 2, 3)
     assert epoch_end(node, 3) == PartitionEpochEnd("t", 0, 0, 2, 3)
     assert epoch_end(node, 4) == PartitionEpochEnd("t", 0, 0, 4, 5)
-    assert epoch_end(node, 5) == PartitionEpochEnd("t", 0, 0, -1, -1)
+    for undefined in (5, -1):
+        assert epoch_end(node, undefined) == PartitionEpochEnd("t", 0, 0, -1, -1)
