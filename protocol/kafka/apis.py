@@ -119,7 +119,7 @@ LIST_OFFSETS: Final = _api(
 METADATA: Final = _api(
     3,
     "Metadata",
-    "0-8",
+    "0-10",
     """
     topics?1+[10+topic_id:uuid name:string?10+] 4+allow_auto_topic_creation:bool=1
     8+include_cluster_authorized_operations:bool 8+include_topic_authorized_operations:bool
@@ -163,7 +163,7 @@ OFFSET_COMMIT: Final = _api(
 OFFSET_FETCH: Final = _api(
     9,
     "OffsetFetch",
-    "1-5",
+    "1-7",
     "group_id:string topics?2+[name:string partition_indexes:[i32]] 7+require_stable:bool",
     """
     3+throttle_time_ms:i32

@@ -82,10 +82,12 @@ def test_a_refused_version_says_whose_it_was_and_what_is_served() -> None:
 
 
 def test_bytes_behind_the_last_field_are_ignored() -> None:
-    """As in Kafka: librdkafka writes some in newer versions of Metadata. A frame without a header
-    is refused."""
-    frame = bytes(request(apis.METADATA, 1, None)) + b"more"
-    assert decode_request(memoryview(frame))[0].message == MetadataRequest(None)
+    """As in Kafka: librdkafka writes null, for all topics, in four bytes, where flexible versions
+    have one. A frame without a header is refused."""
+    frame = bytes.fromhex("0003000a00000003000772646b61666b61000000000001000000")
+    assert decode_request(memoryview(frame))[0].message == MetadataRequest(
+        None, allow_auto_topic_creation=False
+    )
     with pytest.raises(ProtocolError, match="no header"):
         decode_request(memoryview(b"\0\x12\0\0"))
 
@@ -98,6 +100,19 @@ def test_metadata_version_0_spells_all_topics_by_none() -> None:
     topic = apis.METADATA.request.of("topics").make
     asked = decode_request(request(apis.METADATA, 4, [topic(name="t")], False))[0].message
     assert asked == MetadataRequest(("t",), allow_auto_topic_creation=False)
+
+
+def test_metadata_10_names_topics_and_tells_their_ids() -> None:
+    """A topic without a name would be asked for by its id, which versions from 12 on do."""
+    topic = apis.METADATA.request.of("topics").make
+    frame = request(apis.METADATA, 10, [topic(name="t")], True)
+    assert decode_request(frame)[0].message == MetadataRequest(("t",))
+    message = MetadataResponse((), "cluster", 1, (TopicMetadata("t", topic_id=b"i" * 16),))
+    assert answer_to(frame, apis.METADATA, message).topics[0].topic_id == b"i" * 16
+    frame = request(apis.METADATA, 9, [topic(name="t")], True)
+    assert answer_to(frame, apis.METADATA, message).topics[0].topic_id == bytes(16)
+    with pytest.raises(ProtocolError, match="without a name"):
+        decode_request(request(apis.METADATA, 10, [topic(b"i" * 16, None)]))
 
 
 def test_groups_are_listed_with_their_states() -> None:
