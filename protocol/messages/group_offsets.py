@@ -16,6 +16,7 @@ class PartitionCommit:
     offset: int
     leader_epoch: int = NO_EPOCH
     metadata: str | None = None
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class PartitionCommitted:
     topic: str
     partition: int
     error: int = 0
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class GroupPartition:
 
     topic: str
     partition: int
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class PartitionGroupOffset:
     offset: int = NO_OFFSET
     leader_epoch: int = NO_EPOCH
     metadata: str | None = None
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

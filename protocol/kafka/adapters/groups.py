@@ -5,7 +5,14 @@ from typing import Any, Final
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, by_topic, cut_text
+from minibroker.protocol.kafka.adapters.adapter import (
+    Adapter,
+    Array,
+    Converted,
+    by_topic,
+    by_topic_id,
+    cut_text,
+)
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -76,8 +83,10 @@ def _join_group_response(answer: JoinGroupResponse, version: Version) -> Any:
         0,
         answer.error,
         answer.generation,
+        None,
         answer.protocol,
         answer.leader,
+        False,
         answer.member_id,
         Converted(lambda one: make(one.member_id, one.instance_id, one.metadata), answer.members),
     )
@@ -94,7 +103,7 @@ def _sync_group_request(asked: Any, version: Version) -> SyncGroupRequest:
 
 
 def _sync_group_response(answer: SyncGroupResponse, version: Version) -> Any:
-    return apis.SYNC_GROUP.response.make(0, answer.error, answer.assignment)
+    return apis.SYNC_GROUP.response.make(error_code=answer.error, assignment=answer.assignment)
 
 
 def _heartbeat_request(asked: Any, version: Version) -> HeartbeatRequest:
@@ -135,6 +144,7 @@ def _describe_groups_response(answer: DescribeGroupsResponse, version: Version) 
 def _described_group(group: DescribedGroup) -> Any:
     return apis.DESCRIBE_GROUPS.response.of("groups").make(
         group.error,
+        None,
         group.group_id,
         group.state,
         group.protocol_type,
@@ -210,7 +220,7 @@ def _offset_commit_response(answer: OffsetCommitResponse, version: Version) -> A
         return make(one.partition, one.error)
 
     return apis.OFFSET_COMMIT.response.make(
-        topics=by_topic(topics.make, committed, answer.partitions)
+        topics=by_topic_id(topics.make, committed, answer.partitions)
     )
 
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import NO_NODE, ApiKey
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic
+from minibroker.protocol.kafka import admin_apis, apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic, by_topic_id
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -53,7 +53,7 @@ _PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
 
 
 def _produce_response(answer: ProduceResponse, version: Version) -> Any:
-    return apis.PRODUCE.response.make(by_topic(_PRODUCED_TOPIC, _produced, answer.partitions))
+    return apis.PRODUCE.response.make(by_topic_id(_PRODUCED_TOPIC, _produced, answer.partitions))
 
 
 def _produced(one: PartitionProduced) -> Any:
@@ -94,7 +94,7 @@ _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
     """Convert the answer. Without transactions the last stable offset is the high watermark."""
     return apis.FETCH.response.make(
-        error_code=answer.error, responses=by_topic(_FETCHED_TOPIC, _fetched, answer.partitions)
+        error_code=answer.error, responses=by_topic_id(_FETCHED_TOPIC, _fetched, answer.partitions)
     )
 
 
@@ -175,13 +175,13 @@ def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsReques
 
 
 def _delete_records_response(answer: DeleteRecordsResponse, version: Version) -> Any:
-    topics = apis.DELETE_RECORDS.response.of("topics")
+    topics = admin_apis.DELETE_RECORDS.response.of("topics")
     make = topics.of("partitions").make
 
     def deleted(one: PartitionRecordsDeleted) -> Any:
         return make(one.partition, one.low_watermark, one.error)
 
-    return apis.DELETE_RECORDS.response.make(
+    return admin_apis.DELETE_RECORDS.response.make(
         topics=by_topic(topics.make, deleted, answer.partitions)
     )
 
@@ -198,7 +198,7 @@ def _init_producer_id_response(answer: InitProducerIdResponse, version: Version)
 
 ADAPTERS: Final = (
     Adapter(
-        apis.DELETE_RECORDS,
+        admin_apis.DELETE_RECORDS,
         ApiKey.DELETE_RECORDS,
         _delete_records_request,
         _delete_records_response,

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.wire import decode_request
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -83,8 +83,8 @@ REQUESTS: Final[dict[str, tuple[KafkaApi, int, dict[str, Any], object]]] = {
             "generation_id_or_member_epoch": 4,
             "topics": [
                 COMMITS.make(
-                    "t",
-                    [
+                    name="t",
+                    partitions=[
                         COMMITS.of("partitions").make(
                             partition_index=1,
                             committed_offset=20,

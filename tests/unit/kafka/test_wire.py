@@ -56,8 +56,8 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     rows = {row.api_key: (row.min_version, row.max_version) for row in value.api_keys}
     assert rows[0] == (0, 7)
     assert rows[1] == (4, 11)
-    assert rows[10] == (0, 2)
-    assert rows[22] == (0, 1)
+    assert rows[10] == (0, 3)
+    assert rows[22] == (0, 2)
     assert rows[23] == (2, 4)
     assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
 
@@ -148,10 +148,9 @@ def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
 def test_fetch_asks_for_no_session_and_gets_none() -> None:
     """Everything below the high watermark is stable, and no transaction was aborted."""
     topic = apis.FETCH.request.of("topics")
-    partition = topic.of("partitions").make(3, 9, 100, -1, 4096)
-    frame = request(
-        apis.FETCH, 11, max_wait_ms=5, session_epoch=0, topics=[topic.make("t", [partition])]
-    )
+    partition = topic.of("partitions").make(3, 9, 100, partition_max_bytes=4096)
+    topics = [topic.make(topic="t", partitions=[partition])]
+    frame = request(apis.FETCH, 11, max_wait_ms=5, session_epoch=0, topics=topics)
     asked = decode_request(frame)[0].message
     assert (asked.session_id, asked.session_epoch, asked.replica_id) == (0, -1, -1)
     one = asked.partitions[0]
