@@ -165,6 +165,7 @@ NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
+NO_OPERATIONS: Final = -(2**31)  # a description that does not say what the client may do
 LATEST_TIMESTAMP: Final = -1  # LIST_OFFSETS: the high watermark (a follower: the log end)
 EARLIEST_TIMESTAMP: Final = -2  # LIST_OFFSETS: the log start
 

@@ -178,7 +178,7 @@ OFFSET_FETCH: Final = api_of(
 FIND_COORDINATOR: Final = api_of(
     10,
     "FindCoordinator",
-    "0-3",
+    "0-6",
     """
     0-3:key:string 1+key_type:i8 4+coordinator_keys:[string]
     """,
@@ -194,7 +194,7 @@ FIND_COORDINATOR: Final = api_of(
 JOIN_GROUP: Final = api_of(
     11,
     "JoinGroup",
-    "0-6",
+    "0-9",
     """
     group_id:string session_timeout_ms:i32 1+rebalance_timeout_ms:i32=-1 member_id:string
     5+group_instance_id:string? protocol_type:string protocols[name:string metadata:bytes]
@@ -236,7 +236,7 @@ LEAVE_GROUP: Final = api_of(
 SYNC_GROUP: Final = api_of(
     14,
     "SyncGroup",
-    "0-4",
+    "0-5",
     """
     group_id:string generation_id:i32 member_id:string 3+group_instance_id:string?
     5+protocol_type:string? 5+protocol_name:string?
@@ -251,7 +251,7 @@ SYNC_GROUP: Final = api_of(
 DESCRIBE_GROUPS: Final = api_of(
     15,
     "DescribeGroups",
-    "0-5",
+    "0-6",
     """
     groups:[string] 3+include_authorized_operations:bool
     """,
@@ -272,7 +272,7 @@ DESCRIBE_GROUPS: Final = api_of(
 LIST_GROUPS: Final = api_of(
     16,
     "ListGroups",
-    "0-4",
+    "0-5",
     """
     4+states_filter:[string] 5+types_filter:[string]
     """,

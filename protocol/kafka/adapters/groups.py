@@ -1,8 +1,9 @@
 """The apis of groups, and their offsets."""
 
+from functools import partial
 from typing import Any, Final
 
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters.adapter import (
@@ -32,6 +33,7 @@ from minibroker.protocol.messages.groups import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    GroupCoordinator,
     GroupProtocol,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -50,16 +52,36 @@ from minibroker.protocol.messages.groups import (
 
 MEMBER_ID_REQUIRED_SINCE: Final[Version] = 4  # of JoinGroup: KIP-394
 MEMBERS_LEAVE_SINCE: Final[Version] = 3  # of LeaveGroup: several members in one request
+KEYS_SINCE: Final[Version] = 4  # of FindCoordinator: several keys in one request
+PROTOCOL_TYPE_SINCE: Final[Version] = 7  # of JoinGroup: no protocol in an answer with an error
+PROTOCOL_CHECKED_SINCE: Final[Version] = 5  # of SyncGroup
+GROUP_ID_NOT_FOUND_SINCE: Final[Version] = 6  # of DescribeGroups: the error of an unknown group
+DEAD: Final = "Dead"
 
 
 def _find_coordinator_request(asked: Any, version: Version) -> FindCoordinatorRequest:
-    return FindCoordinatorRequest(asked.key, asked.key_type)
+    keys = tuple(asked.coordinator_keys) if version >= KEYS_SINCE else None
+    return FindCoordinatorRequest(asked.key, asked.key_type, keys)
 
 
 def _find_coordinator_response(answer: FindCoordinatorResponse, version: Version) -> Any:
     return apis.FIND_COORDINATOR.response.make(
-        0, answer.error, cut_text(answer.error_message), answer.node_id, answer.host, answer.port
+        0,
+        answer.error,
+        cut_text(answer.error_message),
+        answer.node_id,
+        answer.host,
+        answer.port,
+        Converted(_coordinator, answer.coordinators),
     )
+
+
+_COORDINATOR: Final = apis.FIND_COORDINATOR.response.of("coordinators").make
+
+
+def _coordinator(one: GroupCoordinator) -> Any:
+    text = cut_text(one.error_message)
+    return _COORDINATOR(one.group_id, one.node_id, one.host, one.port, one.error, text)
 
 
 def _join_group_request(asked: Any, version: Version) -> JoinGroupRequest:
@@ -78,32 +100,41 @@ def _join_group_request(asked: Any, version: Version) -> JoinGroupRequest:
 
 
 def _join_group_response(answer: JoinGroupResponse, version: Version) -> Any:
+    """Convert the answer. Without a generation it has no protocol: "" in older versions."""
+    has_protocol = answer.protocol_type is not None or version < PROTOCOL_TYPE_SINCE
     make = apis.JOIN_GROUP.response.of("members").make
     return apis.JOIN_GROUP.response.make(
         0,
         answer.error,
         answer.generation,
-        None,
-        answer.protocol,
+        answer.protocol_type,
+        answer.protocol if has_protocol else None,
         answer.leader,
-        False,
+        answer.skip_assignment,
         answer.member_id,
         Converted(lambda one: make(one.member_id, one.instance_id, one.metadata), answer.members),
     )
 
 
 def _sync_group_request(asked: Any, version: Version) -> SyncGroupRequest:
+    """Convert the request. From version 5 on it must name the group's protocol."""
+    protocol: tuple[str | None, str | None] = (None, None)
+    if version >= PROTOCOL_CHECKED_SINCE:
+        protocol = asked.protocol_type or "", asked.protocol_name or ""
     return SyncGroupRequest(
         asked.group_id,
         asked.generation_id,
         asked.member_id,
         asked.group_instance_id,
         tuple(MemberAssignment(one.member_id, one.assignment) for one in asked.assignments),
+        *protocol,
     )
 
 
 def _sync_group_response(answer: SyncGroupResponse, version: Version) -> Any:
-    return apis.SYNC_GROUP.response.make(error_code=answer.error, assignment=answer.assignment)
+    return apis.SYNC_GROUP.response.make(
+        0, answer.error, answer.protocol_type, answer.protocol, answer.assignment
+    )
 
 
 def _heartbeat_request(asked: Any, version: Version) -> HeartbeatRequest:
@@ -134,22 +165,28 @@ def _leave_group_response(answer: LeaveGroupResponse, version: Version) -> Any:
 
 
 def _describe_groups_request(asked: Any, version: Version) -> DescribeGroupsRequest:
-    return DescribeGroupsRequest(tuple(asked.groups))
+    return DescribeGroupsRequest(tuple(asked.groups), asked.include_authorized_operations)
 
 
 def _describe_groups_response(answer: DescribeGroupsResponse, version: Version) -> Any:
-    return apis.DESCRIBE_GROUPS.response.make(groups=Converted(_described_group, answer.groups))
+    convert = partial(_described_group, version >= GROUP_ID_NOT_FOUND_SINCE)
+    return apis.DESCRIBE_GROUPS.response.make(groups=Converted(convert, answer.groups))
 
 
-def _described_group(group: DescribedGroup) -> Any:
+def _described_group(can_be_unknown: bool, group: DescribedGroup) -> Any:
+    error, text = group.error, None
+    if can_be_unknown and not error and group.state == DEAD:
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+        text = cut_text(f"Group {group.group_id} not found.")
     return apis.DESCRIBE_GROUPS.response.of("groups").make(
-        group.error,
-        None,
+        error,
+        text,
         group.group_id,
         group.state,
         group.protocol_type,
         group.protocol,
         Converted(_described_member, group.members),
+        group.authorized_operations,
     )
 
 
@@ -168,7 +205,7 @@ _DESCRIBED_MEMBER: Final = apis.DESCRIBE_GROUPS.response.of("groups").of("member
 
 
 def _list_groups_request(asked: Any, version: Version) -> ListGroupsRequest:
-    return ListGroupsRequest(tuple(asked.states_filter))
+    return ListGroupsRequest(tuple(asked.states_filter), tuple(asked.types_filter))
 
 
 def _list_groups_response(answer: ListGroupsResponse, version: Version) -> Any:
@@ -176,7 +213,7 @@ def _list_groups_response(answer: ListGroupsResponse, version: Version) -> Any:
     return apis.LIST_GROUPS.response.make(
         error_code=answer.error,
         groups=Converted(
-            lambda one: make(one.group_id, one.protocol_type, one.state), answer.groups
+            lambda one: make(one.group_id, one.protocol_type, one.state, one.type), answer.groups
         ),
     )
 

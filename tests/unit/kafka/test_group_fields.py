@@ -18,7 +18,11 @@ from minibroker.protocol.messages.group_offsets import (
 )
 from minibroker.protocol.messages.groups import (
     DescribedGroup,
+    DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupCoordinator,
     GroupProtocol,
     HeartbeatRequest,
     JoinedMember,
@@ -28,9 +32,11 @@ from minibroker.protocol.messages.groups import (
     LeaveGroupResponse,
     LeavingMember,
     LeftMember,
+    ListGroupsRequest,
     MemberAssignment,
     MemberDescription,
     SyncGroupRequest,
+    SyncGroupResponse,
 )
 from tests.unit.kafka.frames import answer_to, request
 
@@ -125,6 +131,38 @@ REQUESTS: Final[dict[str, tuple[KafkaApi, int, dict[str, Any], object]]] = {
 }
 
 
+REQUESTS["sync-with-protocol"] = (
+    apis.SYNC_GROUP,
+    5,
+    MEMBER | {"generation_id": 4, "protocol_type": "consumer", "protocol_name": "range"},
+    SyncGroupRequest("g", 4, "m", "i", (), "consumer", "range"),
+)
+REQUESTS["sync-without-protocol"] = (
+    apis.SYNC_GROUP,
+    5,
+    MEMBER | {"generation_id": 4, "protocol_type": None, "protocol_name": None},
+    SyncGroupRequest("g", 4, "m", "i", (), "", ""),
+)
+REQUESTS["find-several"] = (
+    apis.FIND_COORDINATOR,
+    4,
+    {"key_type": 1, "coordinator_keys": ["g", "h"]},
+    FindCoordinatorRequest("", 1, ("g", "h")),
+)
+REQUESTS["list"] = (
+    apis.LIST_GROUPS,
+    5,
+    {"states_filter": ["Stable"], "types_filter": ["classic"]},
+    ListGroupsRequest(("Stable",), ("classic",)),
+)
+REQUESTS["describe"] = (
+    apis.DESCRIBE_GROUPS,
+    6,
+    {"groups": ["g"], "include_authorized_operations": True},
+    DescribeGroupsRequest(("g",), True),
+)
+
+
 @pytest.mark.parametrize("case", REQUESTS)
 def test_a_request_says_all_that_its_frame_does(case: str) -> None:
     """A static member's heartbeat, for one, is known by its instance id: without it two members
@@ -159,6 +197,63 @@ def test_a_leader_learns_all_of_its_members() -> None:
     assert (value.leader, value.member_id) == ("l", "m")
     (told,) = value.members
     assert (told.member_id, told.group_instance_id, bytes(told.metadata)) == ("n", "i", b"meta")
+
+
+def test_each_of_several_coordinators_has_its_error() -> None:
+    """From version 4 of FindCoordinator on."""
+    message = FindCoordinatorResponse(
+        coordinators=(
+            GroupCoordinator("g", node_id=2, host="b", port=9092),
+            GroupCoordinator("h", 15, "not yet"),
+        )
+    )
+    frame = request(apis.FIND_COORDINATOR, 4, coordinator_keys=["g", "h"])
+    told = [tuple(one) for one in answer_to(frame, apis.FIND_COORDINATOR, message).coordinators]
+    assert told == [("g", 2, "b", 9092, 0, None), ("h", -1, "", -1, 15, "not yet")]
+
+
+@pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None)])
+def test_a_refused_join_has_no_protocol(version: int, name: str | None) -> None:
+    """From version 7 on it is null."""
+    frame = request(apis.JOIN_GROUP, version, "g")
+    value = answer_to(frame, apis.JOIN_GROUP, JoinGroupResponse(25, member_id="m"))
+    assert (value.error_code, value.protocol_name, value.member_id) == (25, name, "m")
+
+
+def test_a_joined_leader_may_skip_the_assignment() -> None:
+    """From version 9 on, which also names the protocol type."""
+    message = JoinGroupResponse(0, 4, "range", "l", "l", (), "consumer", True)
+    value = answer_to(request(apis.JOIN_GROUP, 9, "g"), apis.JOIN_GROUP, message)
+    assert (value.protocol_type, value.protocol_name) == ("consumer", "range")
+    assert value.skip_assignment
+
+
+def test_an_assignment_names_its_protocol() -> None:
+    """From version 5 of SyncGroup on."""
+    message = SyncGroupResponse(0, b"all", "consumer", "range")
+    value = answer_to(request(apis.SYNC_GROUP, 5, "g"), apis.SYNC_GROUP, message)
+    assert (value.protocol_type, value.protocol_name, value.assignment) == (
+        "consumer",
+        "range",
+        b"all",
+    )
+
+
+@pytest.mark.parametrize(("version", "error"), [(5, 0), (6, 69)])
+def test_an_unknown_group_is_an_error(version: int, error: int) -> None:
+    """From version 6 of DescribeGroups on; before it is only dead."""
+    message = DescribeGroupsResponse((DescribedGroup("g", state="Dead"),))
+    frame = request(apis.DESCRIBE_GROUPS, version, ["g"])
+    (told,) = answer_to(frame, apis.DESCRIBE_GROUPS, message).groups
+    assert (told.error_code, told.group_state) == (error, "Dead")
+    assert told.error_message == ("Group g not found." if error else None)
+
+
+def test_operations_of_a_group_are_told() -> None:
+    """As the bits of the message."""
+    message = DescribeGroupsResponse((DescribedGroup("g", authorized_operations=3400),))
+    frame = request(apis.DESCRIBE_GROUPS, 6, ["g"], True)
+    assert answer_to(frame, apis.DESCRIBE_GROUPS, message).groups[0].authorized_operations == 3400
 
 
 def test_members_that_left_are_told_apart() -> None:

@@ -56,7 +56,7 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     rows = {row.api_key: (row.min_version, row.max_version) for row in value.api_keys}
     assert rows[0] == (0, 7)
     assert rows[1] == (4, 11)
-    assert rows[10] == (0, 3)
+    assert rows[10] == (0, 6)
     assert rows[22] == (0, 2)
     assert rows[23] == (2, 4)
     assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
