@@ -119,7 +119,7 @@ METADATA: Final = api_of(
 OFFSET_COMMIT: Final = api_of(
     8,
     "OffsetCommit",
-    "2-7",
+    "2-10",
     """
     group_id:string 1+generation_id_or_member_epoch:i32=-1 1+member_id:string
     7+group_instance_id:string? 2-4:retention_time_ms:i64=-1
@@ -142,7 +142,7 @@ OFFSET_COMMIT: Final = api_of(
 OFFSET_FETCH: Final = api_of(
     9,
     "OffsetFetch",
-    "1-7",
+    "1-10",
     """
     0-7:group_id:string 0-7:topics?2+[name:string partition_indexes:[i32]]
     8+groups[

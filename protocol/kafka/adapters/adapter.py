@@ -39,16 +39,22 @@ class Array(NamedTuple):
 
 
 class Adapter(NamedTuple):
-    """The two conversions for one Kafka api. `key` is the shared api that serves it."""
+    """The two conversions for one Kafka api. `key` is the shared api that serves it.
+
+    A request with many elements is converted by the elements of `array`, or by `in_turns`.
+    """
 
     api: KafkaApi
     key: ApiKey
     request: Callable[[Any, Version], Any]
     response: Callable[[Any, Version], Any]
     array: Array | None = None
+    in_turns: Callable[[Any, Version], Generator[None, None, Any]] | None = None
 
     def request_in_turns(self, asked: Any, version: Version) -> Generator[None, None, Any]:
         """Convert a request with many elements, with pauses."""
+        if self.in_turns is not None:
+            return (yield from self.in_turns(asked, version))
         array = self.array
         if array is None or getattr(asked, array.name) is None:
             return self.request(asked, version)
@@ -140,6 +146,16 @@ def by_topic_id(
         return make_topic(first.topic, first.topic_id, Converted(make, its_items))
 
     return Converted(convert, [*groups.values()])
+
+
+def all_at_once(turns: Generator[None, None, Item]) -> Item:
+    """Run a conversion in turns to its result without a pause."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            converted: Item = end.value
+            return converted
 
 
 def cut_text(message: str | None) -> str | None:

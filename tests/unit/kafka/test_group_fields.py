@@ -9,11 +9,15 @@ from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.wire import decode_request
 from minibroker.protocol.messages.group_offsets import (
+    GroupOffsets,
     GroupPartition,
+    GroupPartitions,
     OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommit,
+    PartitionCommitted,
     PartitionGroupOffset,
 )
 from minibroker.protocol.messages.groups import (
@@ -43,6 +47,7 @@ from tests.unit.kafka.frames import answer_to, request
 MEMBER: Final = {"group_id": "g", "member_id": "m", "group_instance_id": "i"}
 COMMITS: Final = apis.OFFSET_COMMIT.request.of("topics")
 FETCHES: Final = apis.OFFSET_FETCH.request.of("topics")
+GROUPS: Final = apis.OFFSET_FETCH.request.of("groups")
 
 REQUESTS: Final[dict[str, tuple[KafkaApi, int, dict[str, Any], object]]] = {
     "join": (
@@ -143,6 +148,48 @@ REQUESTS["sync-without-protocol"] = (
     MEMBER | {"generation_id": 4, "protocol_type": None, "protocol_name": None},
     SyncGroupRequest("g", 4, "m", "i", (), "", ""),
 )
+REQUESTS["commit-by-id"] = (
+    apis.OFFSET_COMMIT,
+    10,
+    MEMBER
+    | {
+        "topics": [
+            COMMITS.make(
+                topic_id=b"i" * 16, partitions=[COMMITS.of("partitions").make(1, 20, 3, None)]
+            )
+        ]
+    },
+    OffsetCommitRequest("g", -1, "m", "i", (PartitionCommit("", 1, 20, 3, None, b"i" * 16),), True),
+)
+REQUESTS["fetch-groups"] = (
+    apis.OFFSET_FETCH,
+    8,
+    {
+        "groups": [
+            GROUPS.make("g", topics=[GROUPS.of("topics").make("t", partition_indexes=[1, 2])]),
+            GROUPS.make("h", topics=None),
+        ]
+    },
+    OffsetFetchRequest(
+        "",
+        groups=(
+            GroupPartitions("g", (GroupPartition("t", 1), GroupPartition("t", 2))),
+            GroupPartitions("h"),
+        ),
+    ),
+)
+REQUESTS["fetch-by-id"] = (
+    apis.OFFSET_FETCH,
+    10,
+    {
+        "groups": [
+            GROUPS.make(
+                "g", "m", 4, [GROUPS.of("topics").make(topic_id=b"i" * 16, partition_indexes=[1])]
+            ),
+        ]
+    },
+    OffsetFetchRequest("", groups=(GroupPartitions("g", (GroupPartition("", 1, b"i" * 16),)),)),
+)
 REQUESTS["find-several"] = (
     apis.FIND_COORDINATOR,
     4,
@@ -197,6 +244,48 @@ def test_a_leader_learns_all_of_its_members() -> None:
     assert (value.leader, value.member_id) == ("l", "m")
     (told,) = value.members
     assert (told.member_id, told.group_instance_id, bytes(told.metadata)) == ("n", "i", b"meta")
+
+
+def test_several_groups_have_their_offsets() -> None:
+    """From version 8 on with errors of their own; from 10 on by topic ids, without topics that are
+    gone."""
+    offsets = (
+        PartitionGroupOffset("t", 1, 0, 20, 3, "note", b"i" * 16),
+        PartitionGroupOffset("", 2, 100, topic_id=b"j" * 16),
+        PartitionGroupOffset("", 2, 100, topic_id=b"k" * 16),
+        PartitionGroupOffset("gone", 1, 0, 20),
+    )
+    message = OffsetFetchResponse(groups=(GroupOffsets("g", 0, offsets), GroupOffsets("h", 16)))
+    frame = request(apis.OFFSET_FETCH, 8, groups=[GROUPS.make("g")])
+    told = answer_to(frame, apis.OFFSET_FETCH, message).groups
+    assert [(one.group_id, one.error_code) for one in told] == [("g", 0), ("h", 16)]
+    assert tuple(told[0].topics[0].partitions[0]) == (1, 20, 3, "note", 0)
+    assert [topic.name for topic in told[0].topics][-1] == "gone"
+    frame = request(apis.OFFSET_FETCH, 10, groups=[GROUPS.make("g")])
+    told = answer_to(frame, apis.OFFSET_FETCH, message).groups[0].topics
+    assert [(one.topic_id, one.partitions[0].error_code) for one in told] == [
+        (b"i" * 16, 0),
+        (b"j" * 16, 100),
+        (b"k" * 16, 100),
+    ]
+
+
+def test_commits_of_unknown_topics_are_told_apart() -> None:
+    """By their ids, from version 10 on."""
+    message = OffsetCommitResponse(
+        (
+            PartitionCommitted("t", 1, 0, b"i" * 16),
+            PartitionCommitted("", 1, 100, b"j" * 16),
+            PartitionCommitted("", 1, 100, b"k" * 16),
+        )
+    )
+    frame = request(apis.OFFSET_COMMIT, 10, "g")
+    told = answer_to(frame, apis.OFFSET_COMMIT, message).topics
+    assert [(one.topic_id[:1], tuple(one.partitions[0])) for one in told] == [
+        (b"i", (1, 0)),
+        (b"j", (1, 100)),
+        (b"k", (1, 100)),
+    ]
 
 
 def test_each_of_several_coordinators_has_its_error() -> None:
