@@ -72,7 +72,7 @@ FETCH: Final = api_of(
 LIST_OFFSETS: Final = api_of(
     2,
     "ListOffsets",
-    "1-5",
+    "1-10",
     """
     replica_id:i32=-1 2+isolation_level:i8
     topics[

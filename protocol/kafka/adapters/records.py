@@ -3,7 +3,15 @@ and INIT_PRODUCER_ID."""
 
 from typing import Any, Final
 
-from minibroker.protocol.constants import NO_NODE, ApiKey
+from minibroker.protocol.constants import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_NODE,
+    UNKNOWN_TIMESTAMP,
+    ApiKey,
+)
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import admin_apis, apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic, by_topic_id
@@ -116,13 +124,29 @@ def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:
             PartitionListOffsets(
                 topic.name,
                 partition.partition_index,
-                partition.timestamp,
+                _timestamp(partition.timestamp, version),
                 partition.current_leader_epoch,
             )
             for topic in asked.topics
             for partition in topic.partitions
         ),
     )
+
+
+def _timestamp(asked: int, version: Version) -> int:
+    """Return a timestamp, or `UNKNOWN_TIMESTAMP` for one that means something in later versions
+    only."""
+    lowest = next(stamp for since, stamp in _LOWEST_TIMESTAMPS if version >= since)
+    return UNKNOWN_TIMESTAMP if asked < lowest else asked
+
+
+# The lowest timestamp that has a meaning, since a version.
+_LOWEST_TIMESTAMPS: Final = (
+    (9, LATEST_TIERED_TIMESTAMP),
+    (8, EARLIEST_LOCAL_TIMESTAMP),
+    (7, MAX_TIMESTAMP),
+    (0, EARLIEST_TIMESTAMP),
+)
 
 
 def _list_offsets_response(answer: ListOffsetsResponse, version: Version) -> Any:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import UNKNOWN_TIMESTAMP, ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
@@ -162,6 +162,18 @@ def test_fetch_asks_for_no_session_and_gets_none() -> None:
     assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 120, 7)
     assert told.aborted_transactions is None
     assert bytes(told.records) == b"records"
+
+
+@pytest.mark.parametrize(("version", "lowest"), [(1, -2), (6, -2), (7, -3), (8, -4), (9, -5)])
+def test_newer_versions_have_more_timestamps(version: int, lowest: int) -> None:
+    """A timestamp without a meaning yet becomes one that no version has."""
+    topic = apis.LIST_OFFSETS.request.of("topics")
+    stamps = [-1, -2, -3, -4, -5, -6, 7]
+    make = topic.of("partitions").make
+    topics = [topic.make("t", [make(0, timestamp=stamp) for stamp in stamps])]
+    asked = decode_request(request(apis.LIST_OFFSETS, version, topics=topics))[0].message
+    expected = [stamp if stamp >= lowest else UNKNOWN_TIMESTAMP for stamp in stamps]
+    assert [one.timestamp for one in asked.partitions] == expected
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
