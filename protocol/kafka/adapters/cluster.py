@@ -28,15 +28,26 @@ from minibroker.protocol.messages.topics import (
 
 
 def _metadata_request(asked: Any, version: Version) -> MetadataRequest:
-    """Convert the request. In version 0 an empty list means all topics, not none. A topic without
-    a name, to be found by its id, may be asked for from version 12 on."""
+    """Convert the request. In version 0 an empty list means all topics, not none."""
+    may_create = bool(asked.allow_auto_topic_creation)
+    topic_operations = bool(asked.include_topic_authorized_operations)
+    cluster_operations = bool(asked.include_cluster_authorized_operations)
+    operations = topic_operations, cluster_operations
+    if asked.topics is None or (version == 0 and not asked.topics):
+        return MetadataRequest(None, may_create, (), *operations)
+    ids: tuple[bytes, ...] = ()
     topics = asked.topics
-    if topics is None or (version == 0 and not topics):
-        return MetadataRequest(None, bool(asked.allow_auto_topic_creation))
-    if any(topic.name is None for topic in topics):
+    if version >= BY_ID_SINCE:
+        ids = tuple([topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID])
+        topics = [topic for topic in topics if topic.topic_id == NO_TOPIC_ID]
+    names = tuple([topic.name for topic in topics])
+    if None in names:
         raise ProtocolError(f"a topic without a name in version {version} of Metadata")
-    names = tuple(topic.name for topic in topics)
-    return MetadataRequest(names, bool(asked.allow_auto_topic_creation))
+    return MetadataRequest(names, may_create, ids, *operations)
+
+
+BY_ID_SINCE: Final[Version] = 12  # of Metadata
+NO_TOPIC_ID: Final = bytes(16)
 
 
 def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
@@ -44,6 +55,7 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
     shape = apis.METADATA.response
     topics, brokers = shape.of("topics"), shape.of("brokers")
     known = {broker.node_id for broker in answer.brokers if not broker.is_fenced}
+    null_name = None if version >= BY_ID_SINCE else ""
     return shape.make(
         brokers=[
             brokers.make(broker.node_id, broker.host, broker.port, broker.rack)
@@ -55,13 +67,15 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
         topics=Converted(
             lambda topic: topics.make(
                 topic.error,
-                topic.name,
+                topic.name or null_name,
                 topic.topic_id,
                 topic.is_internal,
                 Converted(partial(_partition, known), topic.partitions),
+                topic.authorized_operations,
             ),
             answer.topics,
         ),
+        cluster_authorized_operations=answer.authorized_operations,
     )
 
 
