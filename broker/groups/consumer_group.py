@@ -173,7 +173,9 @@ class ConsumerGroup:
         """Take a member a step towards its target, and return its answer. Raises `Refused`."""
         self._check_alive()
         if member_id not in self._state.members:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "the member was removed")
+            was_removed = request.member_epoch != JOIN_EPOCH
+            unknown, away = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise Refused(unknown if was_removed else away, "the member is not stored")
         owned = partitions_of(request.owned)
         before = self._state.currents.get(member_id, NEW_MEMBER)
         current = self._state.next_current(member_id, owned)
@@ -213,12 +215,16 @@ class ConsumerGroup:
         return self._journal.answer(answer)
 
     def check_commit(self, member_id: str, epoch: int) -> ErrorCode:
-        """Return NONE if a member of this epoch may commit or read offsets, else the error. Without
-        a member, offsets may be committed while the group is empty."""
+        """Return NONE if a member of this epoch may commit offsets, else the error. Without a
+        member, offsets may be committed while the group is empty."""
+        if self._died_of is None and epoch < 0 and not self._state.members:
+            return ErrorCode.NONE
+        return self.check_member(member_id, epoch)
+
+    def check_member(self, member_id: str, epoch: int) -> ErrorCode:
+        """Return NONE if this is a member in its epoch, else the error."""
         if self._died_of is not None:
             return self._died_of
-        if epoch < 0 and not self._state.members:
-            return ErrorCode.NONE
         if member_id not in self._state.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
         is_current = epoch == self._state.currents.get(member_id, NEW_MEMBER).epoch

@@ -7,7 +7,13 @@ from collections.abc import Collection
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.groups.consumer_records import MemberMetadata, TopicIdPartition, by_topic
+from minibroker.broker.groups.consumer_records import (
+    RECORD_BYTES,
+    TEXT_BYTES,
+    MemberMetadata,
+    TopicIdPartition,
+    by_topic,
+)
 from minibroker.broker.groups.member import CLIENT_CHARS_MAX, Client
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.consumer_groups import (
@@ -88,6 +94,13 @@ def updated(member: MemberMetadata, request: Heartbeat, client: Client) -> Membe
         member.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
         request.assignor or member.assignor,
     )
+
+
+def growth(request: Heartbeat) -> int:
+    """Return how much more memory a group may take after a heartbeat, about."""
+    if request.member_epoch != JOIN_EPOCH and request.topics is None:
+        return 0
+    return RECORD_BYTES + sum(TEXT_BYTES + len(topic) for topic in request.topics or ())
 
 
 def is_full(request: Heartbeat) -> bool:

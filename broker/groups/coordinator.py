@@ -25,6 +25,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.errors import Refused
+from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits
 from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.records import Key, is_storable
 from minibroker.broker.groups.registry import GroupRegistry
@@ -45,7 +46,15 @@ WARNING_INTERVAL_MS: Final = 60_000
 UNSURE_FENCES_MAX: Final = 2  # of a broker, and of a controller before it
 # The errors on which a client gives up its membership, or stops because another took its place.
 PUT_OUT: Final = frozenset(
-    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
 )
 
 
@@ -114,6 +123,7 @@ class Coordinator:
             config.group_max_size,
             config.group_initial_rebalance_delay_ms,
         )
+        self.consumer_limits = _consumer_limits(config)
         self._retention_at = math.inf
         self._is_to_review = False
         self._warned_at_ms = -WARNING_INTERVAL_MS
@@ -380,6 +390,7 @@ class Coordinator:
             wall_ms=self._wall_ms,
             append=partial(self.append, shard),
             wake=self._purgatory.notify,
+            consumer_limits=self.consumer_limits,
         )
 
     async def _wait(self) -> None:
@@ -444,6 +455,15 @@ class Coordinator:
 def _is_watched(shard: Shard) -> bool:
     """Whether `run` must notice each advance of a partition's high watermark."""
     return shard.registry.is_writing if shard.registry is not None else shard.leader is not None
+
+
+def _consumer_limits(config: Config) -> ConsumerLimits:
+    return ConsumerLimits(
+        config.group_consumer_session_timeout_ms,
+        config.group_consumer_heartbeat_interval_ms,
+        config.group_consumer_max_size,
+        tuple(config.group_consumer_assignors.split(",")),
+    )
 
 
 def check_group_id(group_id: str) -> None:

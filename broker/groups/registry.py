@@ -8,6 +8,10 @@ After each call to a group the caller calls `follow_up`: it appends what the gro
 wakes requests whose tickets are answered, and records the group's next deadline. `written` tells a
 group that its record was replayed, so it is committed; `not_written` that it could not be appended,
 or took longer than `offsets.commit.timeout.ms`.
+
+A group is of the classic or of the consumer protocol. While it has members of one protocol, it
+takes none of the other; an empty group becomes one of the other when such a member comes. A group
+of the consumer protocol waits for its records without a time-out: its state is that of the log.
 """
 
 import heapq
@@ -15,18 +19,20 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.groups.consumer_group import ConsumerGroup
+from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.member import Ticket
 from minibroker.broker.groups.offsets import OffsetTable
-from minibroker.broker.groups.outbox import Write
+from minibroker.broker.groups.outbox import Batch, Write
 from minibroker.broker.groups.records import GroupKey, Key, Value
-from minibroker.broker.groups.states import State
+from minibroker.broker.groups.states import ConsumerGroupState, State
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.messages.groups import ListedGroup
+from minibroker.protocol.messages.groups import CLASSIC, CONSUMER, ListedGroup
 
 # What the coordinator answers for a failed append (GRP-04); other codes stay as they are.
 APPEND_ERRORS: Final = {
@@ -38,6 +44,7 @@ APPEND_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
+AnyGroup: TypeAlias = Group | ConsumerGroup
 MOMENTS_SPARE: Final = 100  # outdated entries that are allowed even with few groups
 
 
@@ -50,9 +57,9 @@ class _Waiting(NamedTuple):
     """A group's record in the log that is not replayed yet."""
 
     end: int
-    group: Group
+    group: AnyGroup
     token: int
-    deadline: float
+    deadline: float  # of a group of the consumer protocol: never
 
 
 class GroupRegistry:
@@ -68,22 +75,25 @@ class GroupRegistry:
         wall_ms: Callable[[], int],
         append: Callable[[list[tuple[Key, Value | None]], float], int],
         wake: Callable[[Ticket[Any]], None],
+        consumer_limits: ConsumerLimits | None = None,
     ) -> None:
         """`wall_ms` is the wall clock. `append` appends records and returns the offset after them,
         or raises `Refused`. `wake` wakes the request that waits for a ticket."""
         self.leader_epoch = leader_epoch
         self._table = table
         self._limits = limits
+        self._consumer_limits = consumer_limits or ConsumerLimits()
         self._write_timeout_s = write_timeout_s
         self._wall_ms = wall_ms
         self._append = append
         self._wake = wake
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, AnyGroup] = {}
         self._held_by: dict[str, int] = {}  # bytes, by group
         self.held_bytes = 0
         self._deleting: set[str] = set()
         self._tickets: dict[str, list[Ticket[Any]]] = {}  # to be woken
         self._waiting: deque[_Waiting] = deque()  # in order of end offset, and of deadline
+        self._unconfirmed: deque[_Waiting] = deque()  # of groups of the consumer protocol
         # A heap of times to look at groups, never later than their deadlines. An entry is outdated
         # unless `_moment_of` has it.
         self._moments: list[tuple[float, str]] = []
@@ -92,23 +102,68 @@ class GroupRegistry:
     # -- finding groups
 
     def get(self, group_id: str, now: float) -> Group | None:
-        """Return the group, if there is one."""
+        """Return the group, if there is one of the classic protocol."""
+        group = self.find(group_id, now)
+        return group if isinstance(group, Group) else None
+
+    def consumers(self, group_id: str, now: float) -> ConsumerGroup | None:
+        """Return the group, if there is one of the consumer protocol."""
+        group = self.find(group_id, now)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def find(self, group_id: str, now: float) -> AnyGroup | None:
+        """Return the group, of whatever protocol, if there is one."""
         group = self._groups.get(group_id)
         if group is None and self._table.knows(group_id):
             group = self._make(group_id, now)
         return group
 
     def get_or_make(self, group_id: str, now: float) -> Group:
-        """Return the group, a new one if there is none; `follow_up` drops it if nothing keeps
-        it."""
-        return self.get(group_id, now) or self._make(group_id, now)
+        """Return the group, a new one if there is none; `follow_up` drops it if nothing keeps it.
+
+        Raises `Refused` for a group with members of the consumer protocol.
+        """
+        group = self.find(group_id, now)
+        if isinstance(group, ConsumerGroup):
+            if group.members:
+                what = "its members have the consumer protocol"
+                raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what)
+            self._end(group, list(group.keys), now)
+            return Group(group_id, self._limits, None, now)
+        return group or Group(group_id, self._limits, None, now)
+
+    def consumers_or_make(self, group_id: str, now: float) -> ConsumerGroup:
+        """Return the group of the consumer protocol, as `get_or_make`.
+
+        Raises `Refused` for a group with members of the classic protocol.
+        """
+        group = self.find(group_id, now)
+        if isinstance(group, Group):
+            if group.state is not State.EMPTY:
+                what = "its members have the classic protocol"
+                raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, what)
+            stored = self._table.metadata(group_id)
+            self._end(group, [] if stored is None else [GroupKey(group_id)], now)
+            return ConsumerGroup(group_id, self._consumer_limits, {}, now)
+        return group or ConsumerGroup(group_id, self._consumer_limits, {}, now)
+
+    def _end(self, group: AnyGroup, keys: list[Key], now: float) -> None:
+        """End an empty group, whose place one of another protocol takes."""
+        if keys:
+            self._append([(key, None) for key in keys], now)
+        group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
+        self._wake_answered(group.group_id)
+        if self._groups.get(group.group_id) is group:
+            self._drop(group.group_id)
 
     def revive(self, group_id: str, now: float) -> None:
         """Make a live group of a stored one with members."""
         group = self._groups[group_id] = self._make(group_id, now)
         self.follow_up(group, now)
 
-    def _make(self, group_id: str, now: float) -> Group:
+    def _make(self, group_id: str, now: float) -> AnyGroup:
+        if records := self._table.consumer_records(group_id):
+            return ConsumerGroup(group_id, self._consumer_limits, records, now)
         return Group(group_id, self._limits, self._table.metadata(group_id), now)
 
     def member_count(self, group_id: str) -> int:
@@ -125,15 +180,21 @@ class GroupRegistry:
         """All groups, live or stored. The caller may wait between two."""
         idle = self.idle
         for group_id, group in list(self._groups.items()):
-            yield ListedGroup(group_id, group.protocol_type, group.state)
+            kind = CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
+            yield ListedGroup(group_id, group.protocol_type, group.state, kind)
         for group_id in idle:
             metadata = self._table.metadata(group_id)
+            if self._table.consumer_records(group_id):
+                yield ListedGroup(
+                    group_id, ConsumerGroup.protocol_type, ConsumerGroupState.EMPTY, CONSUMER
+                )
+                continue
             protocol_type = "" if metadata is None else metadata.protocol_type
             yield ListedGroup(group_id, protocol_type, State.EMPTY)
 
     # -- writes and deadlines
 
-    def follow_up(self, group: Group, now: float) -> None:
+    def follow_up(self, group: AnyGroup, now: float) -> None:
         """Append what a group wants stored, wake answered requests, record the next deadline."""
         while writes := group.pop_writes():
             for write in writes:
@@ -143,7 +204,8 @@ class GroupRegistry:
         self._set_held(group_id, group.held_bytes)
         is_unused = group.state in (State.EMPTY, State.DEAD) and deadline == math.inf
         is_unused = is_unused and group_id not in self._deleting
-        if is_unused and not any(item.group is group for item in self._waiting):
+        waiting = self._waiting if isinstance(group, Group) else self._unconfirmed
+        if is_unused and not any(item.group is group for item in waiting):
             if self._groups.get(group_id) is group:
                 self._drop(group_id)
         else:
@@ -165,7 +227,7 @@ class GroupRegistry:
             self._moments = [(at, each) for each, at in self._moment_of.items()]
             heapq.heapify(self._moments)
 
-    def wait_for(self, group: Group, ticket: Ticket[Any]) -> None:
+    def wait_for(self, group: AnyGroup, ticket: Ticket[Any]) -> None:
         """Wake a request once its ticket is answered."""
         self._tickets.setdefault(group.group_id, []).append(ticket)
 
@@ -182,22 +244,29 @@ class GroupRegistry:
         if left:
             self._tickets[group_id] = left
 
-    def _store(self, group: Group, write: Write, now: float) -> None:
-        value = replace(write.value, state_timestamp_ms=self._wall_ms())
+    def _store(self, group: AnyGroup, write: Write | Batch, now: float) -> None:
+        records: list[tuple[Key, Value | None]]
+        if isinstance(write, Batch):
+            records = list(write.records)
+            waiting, deadline = self._unconfirmed, math.inf
+        else:
+            value = replace(write.value, state_timestamp_ms=self._wall_ms())
+            records = [(GroupKey(group.group_id), value)]
+            waiting, deadline = self._waiting, now + self._write_timeout_s
         try:
-            end = self._append([(GroupKey(group.group_id), value)], now)
+            end = self._append(records, now)
         except Refused as refused:
             group.not_written(write.token, append_error(refused.code), now)
         else:
-            deadline = now + self._write_timeout_s
-            self._waiting.append(_Waiting(end, group, write.token, deadline))
+            waiting.append(_Waiting(end, group, write.token, deadline))
 
     def on_replayed(self, end: int, now: float) -> None:
         """Handle that all records below `end` are committed and in the table; give up late ones."""
-        while self._waiting and self._waiting[0].end <= end:
-            item = self._waiting.popleft()
-            item.group.written(item.token, now)
-            self.follow_up(item.group, now)
+        for waiting in (self._waiting, self._unconfirmed):
+            while waiting and waiting[0].end <= end:
+                item = waiting.popleft()
+                item.group.written(item.token, now)
+                self.follow_up(item.group, now)
         while self._waiting and self._waiting[0].deadline <= now:
             item = self._waiting.popleft()
             item.group.not_written(item.token, ErrorCode.REQUEST_TIMED_OUT, now)
@@ -206,7 +275,7 @@ class GroupRegistry:
     @property
     def is_writing(self) -> bool:
         """Whether a group waits for a record of its own."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._unconfirmed)
 
     @property
     def deadline(self) -> float:
@@ -230,7 +299,7 @@ class GroupRegistry:
     def begin_delete(self, group_id: str, now: float) -> ErrorCode:
         """Begin to delete a group that has no members; the caller appends its tombstones. Until
         `end_delete`, requests of the group are answered COORDINATOR_NOT_AVAILABLE."""
-        group = self.get(group_id, now)
+        group = self.find(group_id, now)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         error = group.delete(now)
@@ -261,5 +330,6 @@ class GroupRegistry:
         self.held_bytes = 0
         self._deleting.clear()
         self._waiting.clear()
+        self._unconfirmed.clear()
         self._moments.clear()
         self._moment_of.clear()

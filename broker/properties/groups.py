@@ -107,6 +107,40 @@ class Groups:
         low=1,
         high=INT_MAX,
     )
+    group_consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "How long a member of the consumer protocol (KIP-848) may be silent.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
+        "How often a member of the consumer protocol is to send a heartbeat.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    group_consumer_max_size: int = setting(
+        "group.consumer.max.size",
+        Kind.INT,
+        INT_MAX,
+        "Members that a group of the consumer protocol may have.",
+        low=1,
+        high=INT_MAX,
+    )
+    group_consumer_assignors: str = setting(
+        "group.consumer.assignors",
+        Kind.WORDS,
+        "uniform,range",
+        "How the coordinator assigns in groups of the consumer protocol; the first is for groups "
+        "whose members do not ask for one.",
+        choices=("uniform", "range"),
+    )
     group_coordinator_max_bytes: int = setting(
         "group.coordinator.max.bytes",
         Kind.INT,

@@ -41,6 +41,11 @@ RELATIONS: Final = (
         "no member could join a group",
     ),
     Relation(
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.session.timeout.ms",
+        "members would be removed between their heartbeats",
+    ),
+    Relation(
         "log.roll.jitter.ms",
         "log.roll.ms",
         "logs would begin a new file with every batch",

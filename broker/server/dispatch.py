@@ -26,6 +26,7 @@ from minibroker.broker.server.handlers import (
     acls,
     broker,
     configs,
+    consumer_groups,
     control,
     delete_records,
     fetch,
@@ -107,6 +108,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSET_DELETE: _changes(group_offsets.delete),
     ApiKey.ALTER_PARTITION: _changes(control.alter_partition),
     ApiKey.UNREGISTER_BROKER: _changes(broker.unregister),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _changes(consumer_groups.describe),  # as above
     ApiKey.DESCRIBE_REPLICAS: _reads(control.describe_replicas),
     ApiKey.DESCRIBE_BROKER: _reads(broker.describe),
     ApiKey.PROBE: _changes(control.probe),
@@ -118,6 +120,7 @@ BY_SENDER: Final = {
     ApiKey.JOIN_GROUP,
     ApiKey.SYNC_GROUP,
     ApiKey.OFFSET_FETCH,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
 }
 assert {*HANDLERS, *BY_SENDER} == {*ApiKey}, "each announced api is served"
 
@@ -162,4 +165,6 @@ def _serve_member(
     if envelope.api_key == ApiKey.SYNC_GROUP:
         return groups.sync(services, request, now)
     client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])
+    if envelope.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        return consumer_groups.heartbeat(services, request, client, now)
     return groups.join(services, request, client, now)

@@ -330,3 +330,40 @@ DELETE_GROUPS: Final = api_of(
     "throttle_time_ms:i32 results[group_id:string error_code:i16]",
     flexible=2,
 )
+CONSUMER_GROUP_HEARTBEAT: Final = api_of(
+    68,
+    "ConsumerGroupHeartbeat",
+    "0-1",
+    """
+    group_id:string member_id:string member_epoch:i32 instance_id:string? rack_id:string?
+    rebalance_timeout_ms:i32=-1 subscribed_topic_names:[string]? 1+subscribed_topic_regex:string?
+    server_assignor:string? topic_partitions?[topic_id:uuid partitions:[i32]]
+    """,
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string? member_id:string? member_epoch:i32
+    heartbeat_interval_ms:i32 assignment?{topic_partitions[topic_id:uuid partitions:[i32]]}
+    """,
+    flexible=0,
+)
+CONSUMER_GROUP_DESCRIBE: Final = api_of(
+    69,
+    "ConsumerGroupDescribe",
+    "0-1",
+    "group_ids:[string] include_authorized_operations:bool",
+    """
+    throttle_time_ms:i32
+    groups[
+        error_code:i16 error_message:string? group_id:string group_state:string group_epoch:i32
+        assignment_epoch:i32 assignor_name:string
+        members[
+            member_id:string instance_id:string? rack_id:string? member_epoch:i32 client_id:string
+            client_host:string subscribed_topic_names:[string] subscribed_topic_regex:string?
+            assignment{topic_partitions[topic_id:uuid topic_name:string partitions:[i32]]}
+            target_assignment{topic_partitions[topic_id:uuid topic_name:string partitions:[i32]]}
+            1+member_type:i8=-1
+        ]
+        authorized_operations:i32=-2147483648
+    ]
+    """,
+    flexible=0,
+)

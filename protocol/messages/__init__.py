@@ -112,6 +112,8 @@ _MODULES: Final = {
     ApiKey.OFFSET_DELETE: "group_offsets",
     ApiKey.ALTER_PARTITION: "control",
     ApiKey.UNREGISTER_BROKER: "brokers",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "consumer_groups",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "consumer_groups",
     ApiKey.DESCRIBE_REPLICAS: "replicas",
     ApiKey.DESCRIBE_BROKER: "brokers",
     ApiKey.PROBE: "control",

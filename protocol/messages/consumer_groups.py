@@ -6,6 +6,7 @@ request does all that a member does: it joins, says what it owns, gets its assig
 
 from dataclasses import dataclass
 
+from minibroker.protocol.constants import NO_OPERATIONS
 from minibroker.protocol.messages import Request
 
 # Member epochs of a heartbeat that do not stand for an epoch.
@@ -61,6 +62,7 @@ class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
     """Groups to describe; the receiver must be the coordinator of each."""
 
     groups: tuple[str, ...] = ()
+    include_authorized_operations: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class DescribedConsumerGroup:
     assignment_epoch: int = 0
     assignor: str = ""
     members: tuple[DescribedConsumer, ...] = ()
+    authorized_operations: int = NO_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,13 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartitions:
-    """The partitions of one of several groups; None: all."""
+    """The partitions of one of several groups; None: all. `member_epoch` is that of a member of a
+    group of the consumer protocol, -1 of an administrator."""
 
     group_id: str
     partitions: tuple[GroupPartition, ...] | None = None
+    member_id: str = ""
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from minibroker.protocol.messages import Request
 NO_GENERATION = -1
 GROUP_KEY = 0  # key types of a FIND_COORDINATOR
 TRANSACTION_KEY = 1
-CLASSIC = "classic"  # the type of all groups here
+CLASSIC = "classic"  # the types of groups, by their protocol
+CONSUMER = "consumer"
 
 
 @dataclass(frozen=True, slots=True)

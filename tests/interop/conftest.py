@@ -50,6 +50,7 @@ def collected_garbage() -> Iterator[None]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Rebalances begin at once, so that a group's first generation is not waited for."""
     settings = ("--set", "group.initial.rebalance.delay.ms=0", "--set", "num.partitions=4")
+    settings += ("--set", "group.consumer.heartbeat.interval.ms=500")
     data = tmp_path_factory.mktemp("interop") / "data"
     with running_broker(data, *settings) as running:
         yield running

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import trio
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.coordinator import Serving
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
@@ -38,6 +39,7 @@ from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     GroupOffsets,
     GroupPartition,
+    GroupPartitions,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -154,9 +156,12 @@ def _check_commit(services: Services, request: OffsetCommitRequest, now: float) 
 def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) -> ErrorCode:
     """Return why the sender may not commit for the group, or NONE (GRP-05, GRP-06).
 
-    A group that does not exist has no generation; a commit that names none creates it.
+    In a group of the consumer protocol, the generation is the member's epoch. A group that does not
+    exist has no generation; a commit that names none creates it.
     """
-    group = serving.registry.get(request.group_id, now)
+    group = serving.registry.find(request.group_id, now)
+    if isinstance(group, ConsumerGroup):
+        return group.check_commit(request.member_id, request.generation)
     if group is not None:
         return group.check_commit(request, now)
     if request.generation < 0:
@@ -278,7 +283,10 @@ def _fetch_groups(
     room = ANSWER_BYTES_MAX
     for group_id, item in asked.items():
         one = OffsetFetchRequest(group_id, item.partitions, request.require_stable)
-        found = yield from _fetch_or_refuse(services, one, now, is_member(group_id), room)
+        if error := _reader_error(services, item, now):
+            found = OffsetFetchResponse(error)
+        else:
+            found = yield from _fetch_or_refuse(services, one, now, is_member(group_id), room)
         room -= len(group_id) + sum(
             ITEM_BYTES + len(each.topic) + len(each.metadata or "") for each in found.partitions
         )
@@ -288,6 +296,22 @@ def _fetch_groups(
             yield
             now = trio.current_time()
     return OffsetFetchResponse(groups=tuple(answers))
+
+
+def _reader_error(services: Services, item: GroupPartitions, now: float) -> ErrorCode:
+    """Return why a member of a group of the consumer protocol may not read its offsets, or NONE. A
+    request without a member is an administrator's."""
+    if not item.member_id and item.member_epoch < 0:
+        return ErrorCode.NONE
+    try:
+        registry = services.groups.serving(item.group_id, now).registry
+    except Refused:
+        return ErrorCode.NONE  # the fetch is refused in its own way
+    group = registry.consumers(item.group_id, now)
+    if group is None:
+        return ErrorCode.NONE
+    error = group.check_member(item.member_id, item.member_epoch)
+    return services.groups.sure_error(item.group_id, error, now)
 
 
 def _fetch_or_refuse(
@@ -392,7 +416,8 @@ def delete(
         return OffsetDeleteResponse(partitions=(yield from _results(asked, refusals, error)))
 
     try:
-        serving, subscribed = _check_delete(services, request.group_id, now)
+        topics = {key[0] for key in asked}
+        serving, subscribed = _check_delete(services, request.group_id, topics, now)
     except Refused as refused:
         return OffsetDeleteResponse(refused.code)
     records: Records = []
@@ -410,7 +435,7 @@ def delete(
 
     def check(now: float) -> Serving:
         """Check again, after a pause, that no member reads what is deleted."""
-        serving, now_subscribed = _check_delete(services, request.group_id, now)
+        serving, now_subscribed = _check_delete(services, request.group_id, topics, now)
         if not now_subscribed <= subscribed:
             raise Refused(ErrorCode.NON_EMPTY_GROUP, "its members changed their subscriptions")
         return serving
@@ -418,13 +443,17 @@ def delete(
     return (yield from _write(services, serving, records, answer, turn, now, check))
 
 
-def _check_delete(services: Services, group_id: str, now: float) -> tuple[Serving, set[str]]:
+def _check_delete(
+    services: Services, group_id: str, topics: Iterable[str], now: float
+) -> tuple[Serving, set[str]]:
     """Return the group's coordinator and its subscribed topics. Raises `Refused` if offsets of the
     group cannot be deleted here and now."""
     serving = services.groups.serving(group_id, now)
-    group = serving.registry.get(group_id, now)
+    group = serving.registry.find(group_id, now)
     if group is None:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group")
+    if isinstance(group, ConsumerGroup):
+        return serving, group.subscribed_topics(topics)
     subscribed = set() if group.state is State.EMPTY else group.subscribed_topics()
     if subscribed is None:
         raise Refused(ErrorCode.NON_EMPTY_GROUP, "the topics of its members are not known")

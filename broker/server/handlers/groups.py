@@ -166,16 +166,14 @@ def join(
     """Add a member; only this request creates a group. `client` is for descriptions only."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
-    except Refused as refused:
-        return groups.JoinGroupResponse(refused.code, member_id=request.member_id)
-    if request.member_id:
-        group = registry.get(request.group_id, now)
-        if group is None:
-            unknown = _unknown(services, request.group_id, now)
-            return groups.JoinGroupResponse(unknown, member_id=request.member_id)
-    else:
-        group = registry.get_or_make(request.group_id, now)
-    try:
+        if request.member_id:
+            known = registry.get(request.group_id, now)
+            if known is None:
+                unknown = _unknown(services, request.group_id, now)
+                return groups.JoinGroupResponse(unknown, member_id=request.member_id)
+            group = known
+        else:
+            group = registry.get_or_make(request.group_id, now)
         services.groups.check_room(group.growth(request))
     except Refused as refused:
         return groups.JoinGroupResponse(refused.code, member_id=request.member_id)
@@ -364,12 +362,12 @@ def list_groups(
     MESSAGE_TOO_LARGE if there are more than an answer has room for."""
     served, is_loading = services.groups.all_serving(now)
     states = {state.lower() for state in request.states}
-    if request.types and groups.CLASSIC not in {kind.lower() for kind in request.types}:
-        served = []
+    types = {kind.lower() for kind in request.types}
     listed: list[groups.ListedGroup] = []
     turn, answer_size = Turn(), 0
     for group in chain.from_iterable(serving.registry.listed() for serving in served):
-        if not states or group.state.lower() in states:
+        is_wanted = not types or group.type in types
+        if is_wanted and (not states or group.state.lower() in states):
             answer_size += ITEM_BYTES + len(group.group_id)
             if answer_size > ANSWER_BYTES_MAX:
                 return groups.ListGroupsResponse(ErrorCode.MESSAGE_TOO_LARGE, tuple(listed))

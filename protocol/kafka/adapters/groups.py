@@ -278,15 +278,15 @@ def _offset_fetch_request_in_turns(
     asked: Any, version: Version
 ) -> Generator[None, None, OffsetFetchRequest]:
     """Convert the request. `require_stable` is left out: it asks for no offset of a transaction
-    that is not committed, and there are no transactions. So are a member's id and epoch: they are
-    for members of groups with another protocol."""
+    that is not committed, and there are no transactions."""
     if version < GROUPS_SINCE:
         partitions = yield from _group_partitions(asked.topics, version)
         return OffsetFetchRequest(asked.group_id, partitions)
     groups = []
     for group in asked.groups:
         partitions = yield from _group_partitions(group.topics, version)
-        groups.append(GroupPartitions(group.group_id, partitions))
+        member_id = group.member_id or ""
+        groups.append(GroupPartitions(group.group_id, partitions, member_id, group.member_epoch))
         if len(groups) % ELEMENTS_AT_ONCE == 0:
             yield
     return OffsetFetchRequest("", groups=tuple(groups))

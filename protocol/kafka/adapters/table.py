@@ -5,7 +5,14 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters import acls, cluster, configs, groups, records
+from minibroker.protocol.kafka.adapters import (
+    acls,
+    cluster,
+    configs,
+    consumer_groups,
+    groups,
+    records,
+)
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -31,6 +38,7 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *records.ADAPTERS,
         *cluster.ADAPTERS,
         *groups.ADAPTERS,
+        *consumer_groups.ADAPTERS,
         *configs.ADAPTERS,
         *acls.ADAPTERS,
         _API_VERSIONS,

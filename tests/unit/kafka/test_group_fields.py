@@ -188,7 +188,9 @@ REQUESTS["fetch-by-id"] = (
             ),
         ]
     },
-    OffsetFetchRequest("", groups=(GroupPartitions("g", (GroupPartition("", 1, b"i" * 16),)),)),
+    OffsetFetchRequest(
+        "", groups=(GroupPartitions("g", (GroupPartition("", 1, b"i" * 16),), "m", 4),)
+    ),
 )
 REQUESTS["find-several"] = (
     apis.FIND_COORDINATOR,
