@@ -26,7 +26,7 @@ from minibroker.protocol.messages.consumer_groups import (
 NAME_CHARS_MAX: Final = 255  # of the ids of a member, an instance and a rack
 TOPICS_MAX: Final = 5000  # that a member subscribes to by name
 TOPIC_CHARS_MAX: Final = 249
-OWNED_MAX: Final = 20_000  # partitions that a member says it owns
+OWNED_MAX: Final = 10_000  # partitions that a member says it owns
 
 Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest
 
