@@ -462,8 +462,9 @@ class Log:
                 segment.release_indexes()
         return count
 
-    def remove_deleted_files(self, now_ms: int) -> int | None:
-        """Remove files that are due. Returns when (ms) the next is due, None without one."""
+    def remove_deleted_files(self, now_ms: int) -> Steps[int | None]:
+        """Remove files that are due, in workers. Returns when (ms) the next is due, None without
+        one."""
         return self._deleted.remove_due(now_ms)
 
     def expire_producers(self, now_ms: int) -> None:

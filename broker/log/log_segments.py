@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
+from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader
@@ -324,12 +326,13 @@ class DeletedSegments:
                     segment.move_file(path.parent, suffix)
         self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, tuple(renamed)))
 
-    def remove_due(self, now_ms: int) -> int | None:
-        """Remove the files that are due. Return when the next are due, None if none are left."""
+    def remove_due(self, now_ms: int) -> Steps[int | None]:
+        """Remove the files that are due, in workers. Return when the next are due, None if none are
+        left."""
         for deleted in [item for item in self._deleted if is_delay_over(*item[:2], now_ms)]:
             deleted.segment.close()
             for path in deleted.paths:
-                self._files.remove(path)
+                yield partial(self._files.remove, path)
             self._deleted.remove(deleted)
         return min((item.due_ms for item in self._deleted), default=None)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from minibroker.broker.log.log_segments import ExpiredSegments
+from minibroker.broker.turns import without_pause
 from tests.unit.log.workbench import NOW, Bench, encode, stored
 
 SIZE = len(encode())
@@ -80,7 +81,7 @@ def test_a_flush_meets_segments_that_went_meanwhile():
     flush = bench.log.start_flush()
     bench.log.truncate_to(4, NOW)
     bench.log.apply_retention(4, NOW)
-    bench.log.remove_deleted_files(NOW + 1000)
+    without_pause(bench.log.remove_deleted_files(NOW + 1000))
     bench.sync(flush)
     assert bench.log.durable_end == 0
     bench.flush()
@@ -301,9 +302,9 @@ def test_deleted_files_are_renamed_and_removed_later():
     bench.log.apply_retention(3, NOW + 1000)
     deleted = [f"{0:020}{suffix}.deleted" for suffix in (".index", ".log", ".timeindex")]
     assert bench.names(".deleted") == deleted
-    bench.log.remove_deleted_files(NOW + 1999)
+    without_pause(bench.log.remove_deleted_files(NOW + 1999))
     assert bench.names(".deleted") == deleted
-    bench.log.remove_deleted_files(NOW + 2000)
+    without_pause(bench.log.remove_deleted_files(NOW + 2000))
     assert bench.names(".deleted") == []
     bench.log.apply_retention(6, NOW + 3000)
     bench.reopen_killed()
@@ -347,6 +348,6 @@ def test_on_a_full_disk_all_but_the_newest_segment_go():
     bench.files.space_bytes = bench.files.used_bytes
     assert bench.log.apply_retention(7, NOW + 1000) == 2
     assert (bench.log.log_start, bench.bases(), bench.offsets()) == (6, [6], [6])
-    bench.log.remove_deleted_files(NOW + 9000)
+    without_pause(bench.log.remove_deleted_files(NOW + 9000))
     assert bench.log.apply_retention(7, NOW + 9000) == 1
     assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])

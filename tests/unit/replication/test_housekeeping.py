@@ -75,7 +75,9 @@ def test_a_log_that_is_deleted_in_a_pause_goes_in_its_time(
     node.stop(state_of(NAMES[0]), delete=True, leader_epoch=-2)
     node.wall_time_ms += 10 * OLD_MS
     removal = node.manager.remove_deleted_files(node.wall_time_ms)
-    next(removal)
+    remove = next(removal)
+    assert remove is not None
+    remove()
     node.stop(state_of(NAMES[2]), delete=True, leader_epoch=-2)
     without_pause(removal)
     assert node.manager.statistics().deleting_count == 1
