@@ -368,10 +368,10 @@ class LogManager:
 
     # -- duties
 
-    def apply_retention(self, name: TopicPartition, high_watermark: int, now_ms: int) -> int:
+    def apply_retention(self, name: TopicPartition, high_watermark: int, now_ms: int) -> Turns[int]:
         """Delete a log's expired segments below the high watermark; return how many."""
         try:
-            return self._logs[name].apply_retention(high_watermark, now_ms)
+            return (yield from self._logs[name].apply_retention(high_watermark, now_ms))
         except Refused as refused:
             text = refused.message
         except OSError as error:

@@ -500,10 +500,13 @@ class Replicas:
                 if self._partitions.get(name) is not partition:
                     continue
                 log_start = log.log_start
-                self._collaborators.manager.apply_retention(name, partition.high_watermark, now_ms)
-                if log.log_start != log_start:
-                    self._collaborators.purgatory.notify(name)
-                    yield  # a checkpoint was written
+                for _ in self._collaborators.manager.apply_retention(
+                    name, partition.high_watermark, now_ms
+                ):
+                    if log.log_start != log_start:
+                        log_start = log.log_start
+                        self._collaborators.purgatory.notify(name)
+                    yield
             yield
 
     def flush_events(self, now: float) -> None:

@@ -280,7 +280,7 @@ class Life:
 
     def retain(self) -> None:
         before = self.log.log_start
-        self.log.apply_retention(self.high_watermark, self.now_ms)
+        without_pause(self.log.apply_retention(self.high_watermark, self.now_ms))
         assert before <= self.log.log_start <= max(self.high_watermark, before)
         self.log_start = self.log.log_start
         without_pause(self.log.remove_deleted_files(self.now_ms))
