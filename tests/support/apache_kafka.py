@@ -92,7 +92,9 @@ class ApacheKafka:
         for node in range(1, count + 1):
             path = root / f"{node}.properties"
             path.write_text(self._properties(node, count, voters))
-            command = java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path))
+            # Joined by "=": an id may begin with "-".
+            options = ("format", f"--cluster-id={cluster_id}", "-c", str(path))
+            command = java("kafka.tools.StorageTool", *options)
             subprocess.run(command, capture_output=True, check=True)
             self._processes[node] = self._start(node)
 
