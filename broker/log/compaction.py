@@ -109,6 +109,7 @@ class Compaction:
         read, left = sum([segment.size for segment in dirty]), 0
         with self._watch(dirty) as require_unchanged:
             yield from read_keys(dirty, newest, require_unchanged)
+            yield from newest.sort()
         segments = segments[: self._segments.index_of(newest.end - 1) + 1]
         last_offsets = self._producers.last_offsets()
         for group in groups(segments, self._limits.segment_bytes, found.end):
