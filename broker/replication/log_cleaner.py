@@ -6,7 +6,8 @@ and written in a second than `log.cleaner.io.max.bytes.per.second`.
 
 A log that cannot be read, or not copied, is left as it is, reported, and not tried again before the
 broker starts again or the log is truncated. A full disk, or a process without a free file
-descriptor, ends a compaction, too; it is tried again later. Nothing of that stops the broker.
+descriptor, ends a compaction, too; it is tried again later. Nothing of that stops the broker; only
+a swap that can neither be done nor undone does (`broker/log/compaction.py`).
 """
 
 import logging
@@ -16,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.broker.errors import Refused
 from minibroker.broker.log.cleaning import (
     BYTES_AT_ONCE,
     CannotCompact,
@@ -136,9 +136,6 @@ class LogCleaner:
             logger.error("%s is not compacted: %s", name, error)
             self._failed[name] = _Failure(log, log.generation, str(error))
             return True
-        except Refused as refused:
-            logger.warning("%s is compacted later: %s", name, refused.message)
-            return False
         except OSError as error:
             if error.errno not in SHORTAGES:
                 raise
