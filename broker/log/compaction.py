@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
+from typing import NamedTuple
 
 from minibroker.broker.log.cleaning import (
     CannotCompact,
@@ -47,8 +48,18 @@ from minibroker.broker.log.outcomes import (
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.turns import Steps
+from minibroker.protocol.constants import INT64_MAX
 
 logger = logging.getLogger(__name__)
+
+
+class LastRun(NamedTuple):
+    """How a compaction ended, at a time of the broker's clock: the bytes, or what stopped it."""
+
+    at: float
+    bytes_read: int = 0
+    bytes_freed: int = 0
+    stopped: str = ""
 
 
 class HalfSwapped(Exception):
@@ -57,7 +68,8 @@ class HalfSwapped(Exception):
 
 
 class Compaction:
-    """See the head of this file. What is below `first_dirty` was compacted.
+    """See the head of this file. What is below `first_dirty` was compacted. `last_run` is the last
+    one since the start, which the caller of `clean` records.
 
     `location` returns where the log is now. `limits` are the log's settings.
     """
@@ -72,6 +84,7 @@ class Compaction:
         location: Callable[[], LogLocation],
     ) -> None:
         self.first_dirty = 0
+        self.last_run: LastRun | None = None
         self._segments = segments
         self._deleted = deleted
         self._durability = durability
@@ -102,6 +115,10 @@ class Compaction:
         return find_cleanable(
             self._segments, self._limits, self.first_dirty, high_watermark, now_ms
         )
+
+    def find_sealed(self, high_watermark: int) -> Cleanable:
+        """Return what of the log may be compacted once it is old enough."""
+        return self.find_cleanable(high_watermark, INT64_MAX)
 
     def clean(self, found: Cleanable, map_bytes_max: int, now_ms: int) -> Steps[Cleaned]:
         """Compact what was found, with about so many bytes for the newest offsets of keys.

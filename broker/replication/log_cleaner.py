@@ -24,6 +24,7 @@ from minibroker.broker.log.cleaning import (
     Cleaned,
     Interrupted,
 )
+from minibroker.broker.log.compaction import LastRun
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
 from minibroker.broker.replication.partition import Partition
@@ -135,13 +136,17 @@ class LogCleaner:
         except (InvalidBatch, StaleSlice, CannotCompact) as error:
             logger.error("%s is not compacted: %s", name, error)
             self._failed[name] = _Failure(log, log.generation, str(error))
+            log.compaction.last_run = LastRun(trio.current_time(), stopped=str(error))
             return True
         except OSError as error:
             if error.errno not in SHORTAGES:
                 raise
-            logger.warning("%s is compacted later: %s", name, shortage_text(error))
+            shortage = shortage_text(error)
+            logger.warning("%s is compacted later: %s", name, shortage)
+            log.compaction.last_run = LastRun(trio.current_time(), stopped=shortage)
             return False
         freed = found.clean_size + found.dirty_size - cleaned.bytes_left
+        log.compaction.last_run = LastRun(trio.current_time(), cleaned.bytes_read, freed)
         self._runs += 1
         self._bytes_read += cleaned.bytes_read
         self._bytes_freed += freed

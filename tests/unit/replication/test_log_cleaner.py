@@ -72,6 +72,10 @@ async def test_the_dirtiest_log_is_compacted_and_then_the_others(autojump_clock)
         assert one.log.compaction.first_dirty > 40
         assert one.log.size < size_before / 2
     assert plain.log.size == size
+    last = first.log.compaction.last_run
+    assert (last.bytes_freed, last.stopped) == (before[0] - first.log.size, "")
+    assert last.bytes_read > before[0]
+    assert plain.log.compaction.last_run is None
 
 
 async def test_a_damaged_log_is_reported_once_and_the_others_go_on(caplog, autojump_clock):
@@ -81,6 +85,7 @@ async def test_a_damaged_log_is_reported_once_and_the_others_go_on(caplog, autoj
     found = cleaner(first, second)
     await run(found)
     assert [*found.statistics().failed] == [NAME]
+    assert "checksum" in first.log.compaction.last_run.stopped
     assert found.statistics().runs == 1
     assert len([one for one in caplog.records if "is not compacted" in one.message]) == 1
     first.log.truncate_to(first.log._segments[2].base_offset, NOW)
@@ -179,6 +184,7 @@ async def test_a_shortage_is_waited_for(number: int, caplog, autojump_clock):
     one.bench.files.fail("open", number=number, times=3)
     await run(found, 2.5)
     assert one.log.size > 1000
+    assert one.log.compaction.last_run.stopped
     assert "is compacted later" in caplog.text
     await run(found)
     assert found.statistics().runs == 1
