@@ -9,6 +9,7 @@ from minibroker.broker.log.cleaning import Interrupted
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import InvalidBatch, ProducerStamp, iterate_headers
+from minibroker.protocol.records.columns import decode_columns
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
 from minibroker.testing.disk import Stopped
 from tests.unit.log.workbench import NOW, Bench, finish
@@ -220,6 +221,52 @@ def test_what_a_slow_reader_has_stays_readable_over_two_compactions():
     assert [part.read() for part, _ in slices] == [data for _, data in slices]
     without_pause(one.log.remove_deleted_files(NOW + 100_000))
     assert not [name for name in one.files.list(one.log.directory) if "deleted" in name]
+
+
+def test_only_batches_of_which_something_stays_are_decoded(monkeypatch):
+    """Of the dirty part, the others are not needed: their keys have been read."""
+    one = bench()
+    for number in range(200):
+        put(one, (f"k{number % 4}", f"v{number}"), (f"l{number % 5}", "x"))
+    decoded = []
+    monkeypatch.setattr(
+        cleaning, "decode_columns", lambda *args: decoded.append(1) or decode_columns(*args)
+    )
+    clean(one)
+    assert 2 <= len(decoded) <= 5
+
+
+def test_a_batch_with_a_wrong_checksum_stops_it_though_nothing_of_it_stays():
+    """It is not decoded, but what is damaged must not be taken for superseded."""
+    one = bench()
+    for number in range(60):
+        put(one, ("k", f"v{number}"))
+    path = one.log._segments[0].path
+    found = one.log.compaction.find_cleanable(one.log.log_end, NOW)
+    steps = one.log.compaction.clean(found, MEGABYTE, NOW)
+    step, before = next(steps), pairs(one)
+    while not one.files.exists(path.with_name(path.name + ".cleaned")):
+        step = steps.send(step())
+    one.files.flip(path, 70)
+    with pytest.raises(BadBytes, match="checksum"):
+        step()
+    one.files.flip(path, 70)
+    steps.close()
+    assert pairs(one) == before
+
+
+def test_records_without_keys_go():
+    """From before the topic was compacted; also where the rest of their batch stays."""
+    one = bench()
+    for _ in range(3):
+        records = [(NOW, key, b"v", ()) for key in (None, b"a", None)]
+        one.log.append_as_leader(memoryview(encode_batch(records)), 0, NOW)
+    one.append(2)
+    for number in range(12):
+        put(one, ("b", f"{number}"))
+    end = clean(one).end
+    kept = [row for row in pairs(one) if row[0] < end]
+    assert kept == [(7, b"a", b"v"), (end - 1, b"b", b"%d" % (end - 12))]
 
 
 def test_a_batch_with_too_many_records_is_not_decoded(monkeypatch):
