@@ -165,8 +165,13 @@ NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
+NO_OPERATIONS: Final = -(2**31)  # a description that does not say what the client may do
 LATEST_TIMESTAMP: Final = -1  # LIST_OFFSETS: the high watermark (a follower: the log end)
 EARLIEST_TIMESTAMP: Final = -2  # LIST_OFFSETS: the log start
+MAX_TIMESTAMP: Final = -3  # LIST_OFFSETS: the first record with the largest timestamp
+EARLIEST_LOCAL_TIMESTAMP: Final = -4  # LIST_OFFSETS: the log start, as without tiered storage
+LATEST_TIERED_TIMESTAMP: Final = -5  # LIST_OFFSETS: none, as without tiered storage
+UNKNOWN_TIMESTAMP: Final = -(2**63) + 1  # LIST_OFFSETS: one that the api's version does not have
 
 PLAINTEXT: Final = "PLAINTEXT"  # a listener's default name, and its security protocol
 

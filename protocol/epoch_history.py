@@ -8,7 +8,9 @@ history must name every epoch that wrote, and a new leader records its epoch bef
 Invariant: epochs and start offsets both ascend strictly.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
@@ -76,12 +78,9 @@ class EpochHistory:
             return OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
         if epoch == self.newest_epoch:
             return OffsetAndEpoch(log_end, epoch)
-        found = epoch
-        for entry in self._entries:
-            if entry.epoch > epoch:
-                return OffsetAndEpoch(entry.offset, found)
-            found = entry.epoch
-        raise AssertionError("the newest epoch is larger, so the loop met a larger one")
+        after = bisect_right(self._entries, epoch, key=attrgetter("epoch"))
+        found = self._entries[after - 1].epoch if after else epoch
+        return OffsetAndEpoch(self._entries[after].offset, found)
 
     def truncate_from_end(self, offset: int) -> bool:
         """Remove epochs that start at or after `offset`; -1 removes none."""

@@ -29,6 +29,7 @@ number from it.
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from minibroker.broker.groups.group_members import GroupLimits, GroupMembers
@@ -109,6 +110,8 @@ class Group:
         """Ask for a member's assignment. The leader's first SYNC brings those of all members."""
         ticket: Ticket[SyncGroupResponse] = Ticket()
         error = self._refusal(request)
+        if not error and not self._members.is_protocol(request.protocol_type, request.protocol):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if not error and self.state is State.PREPARING_REBALANCE:
             error = ErrorCode.REBALANCE_IN_PROGRESS
         if error:
@@ -119,7 +122,7 @@ class Group:
         member.answer_sync(SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS), now)
         member.sync = ticket
         if self.state is State.STABLE:
-            member.answer_sync(SyncGroupResponse(assignment=member.assignment), now)
+            member.answer_sync(self._members.synced(member), now)
         elif self._members.is_led_by(member) and not self._outbox.is_assigning:
             parts = {
                 part.member_id: part.assignment
@@ -216,10 +219,12 @@ class Group:
             self._become(State.STABLE)
             self._members.assign(reason.parts)
             for member in self._members:
-                member.answer_sync(SyncGroupResponse(assignment=member.assignment), now)
+                member.answer_sync(self._members.synced(member), now)
         elif isinstance(reason, Replaced):
             member = self._members[reason.member_id]
-            member.answer_join(self._members.joined(member), now)
+            joined = self._members.joined(member)
+            is_leader = self._members.is_led_by(member)
+            member.answer_join(replace(joined, skip_assignment=is_leader), now)
 
     def not_written(self, token: int, error: ErrorCode, now: float) -> None:
         """Handle that a record is not committed, or not known to be: the members join again."""

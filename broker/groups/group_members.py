@@ -20,7 +20,12 @@ from minibroker.broker.groups.member import CONSUMER, MEMBER_BYTES, Client, Memb
 from minibroker.broker.groups.member_index import MemberIndex
 from minibroker.broker.groups.records import GroupMetadata, is_storable
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.messages.groups import JoinedMember, JoinGroupRequest, JoinGroupResponse
+from minibroker.protocol.messages.groups import (
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
 
 NAME_CHARS_MAX: Final = 249  # of an instance id, a protocol and its type; as for a topic's name
 PROTOCOLS_MAX: Final = 64  # that one member offers; clients offer a handful
@@ -278,7 +283,18 @@ class GroupMembers:
             leader=self.leader or "",
             member_id=member.member_id,
             members=known,
+            protocol_type=self.protocol_type,
         )
+
+    def synced(self, member: Member) -> SyncGroupResponse:
+        """Return a member's answer to SYNC: its assignment."""
+        return SyncGroupResponse(
+            assignment=member.assignment, protocol_type=self.protocol_type, protocol=self.protocol
+        )
+
+    def is_protocol(self, protocol_type: str | None, protocol: str | None) -> bool:
+        """Whether these are the group's protocol type and protocol; None is not checked."""
+        return protocol_type in (None, self.protocol_type) and protocol in (None, self.protocol)
 
     def stored(self, parts: Mapping[str, bytes]) -> GroupMetadata:
         """Return the record of the generation, with these assignments."""

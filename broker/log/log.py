@@ -324,6 +324,12 @@ class Log:
         except OSError as error:
             raise refusal_of(error) from error
 
+    def find_max_timestamp(self, end_offset: int) -> Steps[OffsetAtTime | None]:
+        """Return the first record with the largest timestamp of the log, if it is below
+        `end_offset`; else as `find_time`."""
+        newest = max(segment.max_timestamp for segment in self._segments)
+        return (yield from self.find_time(newest, end_offset))
+
     def find_time(self, timestamp_ms: int, end_offset: int) -> Steps[OffsetAtTime | None]:
         """Return the first record of that time or later below `end_offset`; see `time_lookup`.
         Raises Refused as `read`, too."""

@@ -7,6 +7,7 @@ roles of the broker's own replicas do not come from it, but from LEADER_AND_ISR.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -71,7 +72,7 @@ class TopicImage:
     creation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterImage:
     """The whole cluster at one moment."""
 
@@ -80,6 +81,11 @@ class ClusterImage:
     controller_epoch: int = NO_EPOCH
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
+
+    @cached_property
+    def topic_names(self) -> Mapping[bytes, str]:
+        """The names of topics by their ids."""
+        return {topic.id: name for name, topic in self.topics.items()}
 
     def partition(self, name: TopicPartition) -> PartitionImage | None:
         """Return a partition; None if there is no such topic or number."""

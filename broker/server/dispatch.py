@@ -153,7 +153,10 @@ def _serve_member(
 ) -> HandlerResult:
     request = envelope.message
     if envelope.api_key == ApiKey.OFFSET_FETCH:
-        is_member = services.member_connections.has_member(peer, request.group_id, now)
+
+        def is_member(group_id: str) -> bool:
+            return services.member_connections.has_member(peer, group_id, now)
+
         return group_offsets.fetch(services, request, now, is_member=is_member)
     services.member_connections.record(peer, request.group_id, now)
     if envelope.api_key == ApiKey.SYNC_GROUP:

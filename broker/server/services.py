@@ -141,6 +141,16 @@ class Services:
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
 
+    def topic_name(self, topic: str, topic_id: bytes) -> str:
+        """Return the name of a topic that a request names by its name, or else by its id alone.
+        Raises `Refused`."""
+        if topic or not topic_id:
+            return topic
+        name = self.image.topic_names.get(topic_id)
+        if name is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+        return name
+
     def run_by_controller(
         self, request: Any, now: float, timeout_ms: int, expire: Callable[[], Answer]
     ) -> Parked[Answer]:

@@ -18,7 +18,7 @@ a pause, and raises `TooManyElements` at a small limit. The second is a generato
 that other requests are served. A caller tries the first, and where that raises it takes the second.
 
 "Flexible" versions encode lengths differently and have tagged fields at the end of each struct.
-Received tagged fields are skipped and count as elements; none are sent.
+Received tagged fields count as elements. Those that a schema does not have are skipped.
 """
 
 import struct
@@ -171,6 +171,11 @@ class _Making:
     def _is_fixed(self, one: Field) -> bool:
         return not one.is_array and one.type in _FIXED and one.is_in(self._version)
 
+    def _tagged(self, shape: Struct) -> list[Field]:
+        """Return the tagged fields of this version, in the order of their tags."""
+        there = [one for one in shape.fields if one.tag is not None and one.is_in(self._version)]
+        return sorted(there, key=lambda one: one.tag or 0)
+
 
 class _Reading(_Making):
     """Generates a function that reads `frame[at:]`. It may still read `left` array elements."""
@@ -183,7 +188,9 @@ class _Reading(_Making):
     def struct(self, shape: Struct, target: str) -> str:
         """Return the source that reads a struct into the variable `target`."""
         lines, names = "", []
-        for is_fixed, group in groupby(shape.fields, self._is_fixed):
+        tagged = self._tagged(shape)
+        plain = [one for one in shape.fields if one.tag is None]
+        for is_fixed, group in groupby(plain, self._is_fixed):
             fields = list(group)
             if is_fixed:
                 own = [self._name() for _ in fields]
@@ -196,9 +203,33 @@ class _Reading(_Making):
                     lines += self._field(one, names[-1])
                 else:
                     names.append(self._object(one.default))
-        if self._is_flexible:
+        targets = {one: self._name() for one in tagged}
+        for one in shape.fields[len(plain) :]:
+            names.append(targets.get(one) or self._object(one.default))
+        if tagged:
+            lines += self._tags(targets)
+        elif self._is_flexible:
             lines += "at, left = skip_tags(frame, at, left)\n"
         return lines + f"{target} = {self._object(shape.make)}({', '.join(names)})\n"
+
+    def _tags(self, targets: dict[Field, str]) -> str:
+        """Return the source that reads tagged fields into these variables, and skips others."""
+        end = self._name()
+        lines = "".join(
+            f"{target} = {self._object(one.default)}\n" for one, target in targets.items()
+        )
+        body = f"tag, at = uvarint(frame, at)\n{end}, at = tag_end(frame, at)\n"
+        for number, (one, target) in enumerate(targets.items()):
+            own = self._fixed_or_field(one, target)
+            body += f"{'elif' if number else 'if'} tag == {one.tag}:\n{indent(own, '    ')}"
+        body += f"at = {end}\n"
+        lines += "n, at = uvarint(frame, at)\nleft -= n\nif left < 0:\n    raise too_many(n)\n"
+        return lines + f"for _ in range(n):\n{indent(body, '    ')}"
+
+    def _fixed_or_field(self, one: Field, target: str) -> str:
+        if self._is_fixed(one):
+            return self._fixed(_FIXED[str(one.type)], [target])
+        return self._field(one, target)
 
     def _fixed(self, formats: str, targets: Sequence[str]) -> str:
         layout = struct.Struct(">" + formats)
@@ -206,6 +237,12 @@ class _Reading(_Making):
         return f"{', '.join(targets)}, = {unpack}(frame, at)\nat += {layout.size}\n"
 
     def _field(self, one: Field, target: str) -> str:
+        if isinstance(one.type, Struct) and not one.is_array:
+            lines = self.struct(one.type, target)
+            if not one.may_be_null(self._version):
+                return lines
+            mark = self._fixed("b", ["n"])
+            return f"{mark}{target} = None\nif n >= 0:\n{indent(lines, '    ')}"
         is_long = one.is_array or one.type != "string"
         if one.is_array:
             lines = self._array(one.type, target)
@@ -260,7 +297,7 @@ class _Writing(_Making):
         """Return the source that writes the struct in the variable `source`."""
         names = {one.name: self._name() for one in shape.fields}
         lines = f"{', '.join(names.values())}, = {source}\n" if names else ""
-        there = [one for one in shape.fields if one.is_in(self._version)]
+        there = [one for one in shape.fields if one.is_in(self._version) and one.tag is None]
         for is_fixed, group in groupby(there, self._is_fixed):
             fields = list(group)
             if is_fixed:
@@ -268,13 +305,39 @@ class _Writing(_Making):
                 lines += self._fixed(formats, [names[one.name] for one in fields])
             else:
                 lines += "".join(self._field(one, names[one.name]) for one in fields)
+        if tagged := self._tagged(shape):
+            return lines + self._tags({one: names[one.name] for one in tagged})
         return lines + ("out.append(0)\n" if self._is_flexible else "")
+
+    def _tags(self, sources: dict[Field, str]) -> str:
+        """Return the source that writes those of the tagged fields that differ from their defaults.
+        None of them holds records."""
+        outer, tags, number = self._name(), self._name(), self._name()
+        lines = f"{outer} = out\n{tags} = b''\n{number} = 0\n"
+        for one, source in sources.items():
+            own = "out = bytearray()\n"
+            if self._is_fixed(one):
+                condition = f"{source} != {self._object(one.default)}"
+                own += self._fixed(_FIXED[str(one.type)], [source])
+            else:
+                condition = source
+                own += self._field(one, source)
+            own += f"{tags} += uvarint_of({one.tag}) + uvarint_of(len(out)) + out\n{number} += 1\n"
+            lines += f"if {condition}:\n{indent(own, '    ')}"
+        return f"{lines}out = {outer}\nout += uvarint_of({number}) + {tags}\n"
 
     def _fixed(self, formats: str, sources: Sequence[str]) -> str:
         pack = self._object(struct.Struct(">" + formats).pack)
         return f"out += {pack}({', '.join(sources)})\n"
 
     def _field(self, one: Field, source: str) -> str:
+        if isinstance(one.type, Struct) and not one.is_array:
+            lines = self.struct(one.type, source)
+            if not one.may_be_null(self._version):
+                return lines
+            some, null = self._fixed("b", ["1"]), self._fixed("b", ["-1"])
+            some += lines
+            return f"if {source} is None:\n{indent(null, '    ')}else:\n{indent(some, '    ')}"
         lines = self._array(one, source) if one.is_array else self._bytes(str(one.type), source)
         if not one.may_be_null(self._version) or one.type == "records":
             return lines
@@ -339,11 +402,16 @@ def skip_tags(frame: memoryview, at: int, left: int) -> tuple[int, int]:
         raise _too_many(tags)
     for _ in range(tags):
         _, at = uvarint(frame, at)
-        size, at = uvarint(frame, at)
-        at += size
-        if at > len(frame):
-            raise _too_short(size)
+        at, _ = tag_end(frame, at)
     return at, left
+
+
+def tag_end(frame: memoryview, at: int) -> tuple[int, int]:
+    """Read the size of a tagged field; return the field's end and its start."""
+    size, at = uvarint(frame, at)
+    if at + size > len(frame):
+        raise _too_short(size)
+    return at + size, at
 
 
 def _uvarint_of(number: int) -> bytes:
@@ -381,6 +449,7 @@ _HELPERS: Final = {
     "STRING_BYTES_MAX": STRING_BYTES_MAX,
     "records_size": records_size,
     "skip_tags": skip_tags,
+    "tag_end": tag_end,
     "too_large": _too_large,
     "too_long": _too_long,
     "too_many": _too_many,

@@ -3,9 +3,11 @@
     "group_id:string 3+instance_id:string? topics[name:string partitions:[i32]]"
 
 A field is `name:type`. Types are bool, i8, i16, i32, i64, uuid, string, bytes and records;
-`:[i32]` is an array of them and `name[...]` an array of structs. A `?` behind the type, or before
-the bracket, says that the value may be null, in `3+` of later versions only. `3+name` is there from
-version 3 on, `2-4:name` from 2 to 4. `=7` is the value in versions without the field.
+`:[i32]` is an array of them, `name[...]` an array of structs and `name{...}` one struct. A `?`
+behind the type, or before the bracket, says that the value may be null, in `3+` of later versions
+only. `3+name` is there from version 3 on, `2-4:name` from 2 to 4. `=7` is the value in versions
+without the field. `name#1` is a tagged field with the tag 1, of flexible versions: it is left out
+where it has its default, which is null for a struct. Tagged fields are the last ones of a struct.
 
 Names are those of Kafka's public message schemas, spelled with underscores.
 """
@@ -19,9 +21,9 @@ from typing import Any, Final, TypeAlias
 Version: TypeAlias = int
 
 _FIELD: Final = re.compile(
-    r"(?:(?P<since>\d+)\+|(?P<first>\d+)-(?P<last>\d+):)?(?P<name>[a-z_]+)"
+    r"(?:(?P<since>\d+)\+|(?P<first>\d+)-(?P<last>\d+):)?(?P<name>[a-z_]+)(?:#(?P<tag>\d+))?"
     r"(?::(?P<array>\[)?(?P<type>[a-z0-9]+)(?(array)\]))?(?P<null>\?(?:(?P<null_since>\d+)\+)?)?"
-    r"(?:=(?P<default>-?\d+))?(?P<struct>\[)?"
+    r"(?:=(?P<default>-?\d+))?(?P<struct>[\[{])?"
 )
 _DEFAULTS: Final[dict[str, Any]] = {
     "string": "",
@@ -31,6 +33,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "uuid": bytes(16),
 }
 _VERSION_MAX: Final = 2**15 - 1
+_END: Final = {"[": "]", "{": "}"}
+_ENDS: Final = {*_END.values()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,7 @@ class Field:
     """One field, of a plain `type` or of structs.
 
     Versions `first` to `last` have it; it may be null from version `null_since` on (None: never).
+    `tag` is that of a tagged field.
     """
 
     name: str
@@ -47,6 +52,7 @@ class Field:
     last: Version
     null_since: Version | None
     default: Any
+    tag: int | None = None
 
     def is_in(self, version: Version) -> bool:
         """Return whether this version has the field."""
@@ -75,7 +81,7 @@ class Struct:
         return any(one.name == name and one.is_in(version) for one in self.fields)
 
     def of(self, name: str) -> "Struct":
-        """Return the struct of the elements of the array `name`."""
+        """Return the struct of the field `name`, or of its elements if it is an array."""
         for one in self.fields:
             if one.name == name and isinstance(one.type, Struct):
                 return one.type
@@ -91,7 +97,7 @@ def parse(name: str, text: str) -> Struct:
 
 def _parse(name: str, text: str, at: int) -> tuple[Struct, int]:
     fields: list[Field] = []
-    while at < len(text) and text[at] != "]":
+    while at < len(text) and text[at] not in _ENDS:
         if text[at].isspace():
             at += 1
             continue
@@ -101,22 +107,25 @@ def _parse(name: str, text: str, at: int) -> tuple[Struct, int]:
         kind: str | Struct = found["type"] or ""
         if found["struct"]:
             kind, at = _parse("".join(map(str.title, found["name"].split("_"))), text, at)
-            assert text[at] == "]", f"{name}: {found['name']} has no end"
+            assert text[at] == _END[found["struct"]], f"{name}: {found['name']} has no end"
             at += 1
         fields.append(_field(found, kind))
+    untagged = [one.tag is None for one in fields]
+    assert untagged == sorted(untagged, reverse=True), f"{name}: tagged fields are the last ones"
     return Struct(name, tuple(fields)), at
 
 
 def _field(found: re.Match[str], kind: str | Struct) -> Field:
-    is_array = bool(found["array"] or found["struct"])
+    is_array = bool(found["array"] or found["struct"] == "[")
     null_since = int(found["null_since"] or 0) if found["null"] else None
     default: Any = _DEFAULTS.get(kind, 0) if isinstance(kind, str) else ()
     if is_array:
         default = ()
-    if null_since == 0 and kind != "records":
+    if (null_since == 0 and kind != "records") or found["struct"] == "{":
         default = None
     if found["default"]:
         default = int(found["default"])
     first = int(found["since"] or found["first"] or 0)
     last = int(found["last"] or _VERSION_MAX)
-    return Field(found["name"], kind, is_array, first, last, null_since, default)
+    tag = int(found["tag"]) if found["tag"] else None
+    return Field(found["name"], kind, is_array, first, last, null_since, default, tag)

@@ -78,6 +78,7 @@ class PartitionFetched:
     diverging_end: int = NO_OFFSET
     leader_id: int = NO_NODE
     leader_epoch: int = NO_EPOCH
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ to the members' assignors.
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import NO_NODE
+from minibroker.protocol.constants import NO_NODE, NO_OPERATIONS
 from minibroker.protocol.messages import Request
 
 NO_GENERATION = -1
 GROUP_KEY = 0  # key types of a FIND_COORDINATOR
 TRANSACTION_KEY = 1
+CLASSIC = "classic"  # the type of all groups here
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +21,36 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     """Requests the coordinator of a group, from any broker.
 
     `key_type` is the type of the key: 0 is a group, 1 a transactional id (not supported).
+    `group_ids`, unless nil, are the groups in place of the one group.
     """
 
     group_id: str
     key_type: int = GROUP_KEY
+    group_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCoordinator:
+    """The coordinator of one of several groups."""
+
+    group_id: str
+    error: int = 0
+    error_message: str | None = None
+    node_id: int = NO_NODE
+    host: str = ""
+    port: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorResponse:
-    """The group's coordinator, and where it listens."""
+    """The group's coordinator, and where it listens; `coordinators` are those of `group_ids`."""
 
     error: int = 0
     error_message: str | None = None
     node_id: int = NO_NODE
     host: str = ""
     port: int = -1
+    coordinators: tuple[GroupCoordinator, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,8 @@ class JoinedMember:
 class JoinGroupResponse:
     """The new generation. `members` is empty for all members except the leader, which assigns.
 
-    With MEMBER_ID_REQUIRED `member_id` is the one to join with.
+    With MEMBER_ID_REQUIRED `member_id` is the one to join with. `skip_assignment`: the leader is a
+    static member that began again, and the assignment of before holds.
     """
 
     error: int = 0
@@ -92,6 +109,8 @@ class JoinGroupResponse:
     leader: str = ""
     member_id: str = ""
     members: tuple[JoinedMember, ...] = ()
+    protocol_type: str | None = None
+    skip_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +123,28 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    """Requests the member's assignment; the leader's request carries the assignments of all."""
+    """Requests the member's assignment; the leader's request carries the assignments of all.
+
+    `protocol_type` and `protocol` are those that the group must have (nil: not checked).
+    """
 
     group_id: str
     generation: int
     member_id: str
     instance_id: str | None = None
     assignments: tuple[MemberAssignment, ...] = ()
+    protocol_type: str | None = None
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupResponse:
-    """The member's assignment."""
+    """The member's assignment, and the protocol by which it was made."""
 
     error: int = 0
     assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +207,7 @@ class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
     """Groups to describe; the receiver must be the coordinator of each."""
 
     groups: tuple[str, ...] = ()
+    include_authorized_operations: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +225,8 @@ class MemberDescription:
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
     """A group's current state. `state` is one of Kafka's names: Empty, PreparingRebalance,
-    CompletingRebalance, Stable, or Dead for a group that does not exist."""
+    CompletingRebalance, Stable, or Dead for a group that does not exist. `authorized_operations`
+    are Kafka's bits for what the client may do."""
 
     group_id: str
     error: int = 0
@@ -207,6 +235,7 @@ class DescribedGroup:
     protocol: str = ""
     generation: int = NO_GENERATION
     members: tuple[MemberDescription, ...] = ()
+    authorized_operations: int = NO_OPERATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,18 +247,21 @@ class DescribeGroupsResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest(Request["ListGroupsResponse"]):
-    """Requests the groups that the broker coordinates; only those in `states`, unless empty."""
+    """Requests the groups that the broker coordinates; only those in `states` and of `types`,
+    unless these are empty. Upper and lower case do not matter."""
 
     states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group that the answering broker coordinates."""
+    """A group that the answering broker coordinates. `type` is that of Kafka's group protocols."""
 
     group_id: str
     protocol_type: str = ""
     state: str = ""
+    type: str = CLASSIC
 
 
 @dataclass(frozen=True, slots=True)

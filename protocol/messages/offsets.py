@@ -8,7 +8,9 @@ from minibroker.protocol.messages import Request
 
 @dataclass(frozen=True, slots=True)
 class PartitionListOffsets:
-    """`timestamp`: -1 the latest, -2 the earliest, else the first record at or after that time.
+    """`timestamp`: -1 the latest, -2 the earliest, -3 the first record with the largest timestamp,
+    -4 as -2, -5 none (what Kafka answers without tiered storage), else the first record at or after
+    that time.
 
     `topic_id` is the id that the topic must have (empty: not checked).
     """

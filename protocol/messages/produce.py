@@ -46,6 +46,7 @@ class PartitionProduced(NamedTuple):
     error_message: str | None = None
     leader_id: int = NO_NODE
     leader_epoch: int = NO_EPOCH
+    topic_id: bytes = b""
 
 
 class ProduceResponse(NamedTuple):

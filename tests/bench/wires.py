@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from minibroker.protocol.constants import ACKS_LEADER, PREFACE, ApiKey
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.codec import encode
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch

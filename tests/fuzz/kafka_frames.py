@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Field, Struct
 from tests.fuzz.frames import (
     LONG_BYTES,

@@ -15,7 +15,7 @@ import pytest
 from minibroker.protocol.constants import SMALL_REQUEST_BYTES_MAX, ApiKey
 from minibroker.protocol.errors import ProtocolError, TooManyElements
 from minibroker.protocol.kafka import wire as kafka
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.codec import encode
 from minibroker.protocol.messages import APIS
 from minibroker.protocol.rpc import codec as msgpack_wire

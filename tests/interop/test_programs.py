@@ -46,7 +46,7 @@ def run(*command: str, folder: Path, timeout_s: float = RUN_S_MAX) -> str:
         (
             "@platformatic/kafka@1.35.0",
             "platformatic.mjs",
-            "No usable implementation found for API Metadata.\n",
+            "produced\nconsumer: No usable implementation found for API FindCoordinator.\n",
         ),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_client_of_node(
 @pytest.mark.parametrize(
     ("name", "module", "arguments"),
     [
-        ("sarama", "github.com/IBM/sarama@v1.45.2", ("2.0.0",)),
+        ("sarama", "github.com/IBM/sarama@v1.45.2", ("2.0.0", "2.4.0", "2.8.0", "3.9.0")),
         ("kafka-go", "github.com/segmentio/kafka-go@v0.4.51", ("",)),
     ],
 )

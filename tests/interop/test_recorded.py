@@ -148,7 +148,9 @@ async def play(name: str) -> list[tuple[str, int]]:
 SHOWN: Final = {
     "kafkajs": [("Produce", 7), ("JoinGroup", 5), ("Fetch", 11), ("OffsetCommit", 5)],
     "sarama-2.0": [("Metadata", 6), ("Produce", 6), ("JoinGroup", 3), ("OffsetFetch", 4)],
+    "sarama-2.8": [("Metadata", 10), ("Produce", 7), ("OffsetFetch", 7), ("Fetch", 11)],
     "kafka-go": [("Produce", 7), ("JoinGroup", 2), ("OffsetCommit", 2)],
+    "platformatic": [("Metadata", 10), ("Produce", 7)],
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.protocol.constants import ELEMENTS_MAX, ApiKey
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.codec import encode
 from minibroker.protocol.kafka.schema import Field, Struct
 from minibroker.protocol.messages import APIS, RequestEnvelope

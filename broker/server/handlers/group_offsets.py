@@ -11,7 +11,7 @@ from its first fetch that the offset is out of range. An offset below 0 stands f
 Kafka: kafkajs commits -1 or -2 where a group is to begin at an end of the log.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -36,6 +36,7 @@ from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if, without_pause
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
+    GroupOffsets,
     GroupPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -50,9 +51,12 @@ from minibroker.protocol.messages.group_offsets import (
 from minibroker.protocol.types import TopicPartition
 
 Answer = TypeVar("Answer")
+CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 # A response that may be made in turns once it is known.
 Waiting: TypeAlias = Parked[Answer | Turns[Answer]]
 Records: TypeAlias = list[tuple[Key, Value | None]]
+_Item = TypeVar("_Item", PartitionCommit, GroupPartition)
+_Key: TypeAlias = tuple[str, int, bytes]  # topic, partition, topic id
 
 
 def commit(
@@ -67,8 +71,9 @@ def _commit(
     services: Services, request: OffsetCommitRequest, now: float
 ) -> Turns[OffsetCommitResponse | Waiting[OffsetCommitResponse]]:
     turn = Turn()
-    asked = yield from by_name(request.partitions, _name_of, turn)
-    refusals: dict[TopicPartition, ErrorCode] = {}
+    items = yield from _named(services, request.partitions, turn)
+    asked = yield from by_name(items, _key_of, turn)
+    refusals: dict[_Key, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> Turns[OffsetCommitResponse]:
         """Return the answer: partitions that were not refused have this outcome. librdkafka gives
@@ -90,7 +95,8 @@ def _commit(
         if refusal := _refusal(services, item):
             refusals[name] = refusal
         else:
-            key, value = OffsetKey(request.group_id, *name), _committed(item, now_ms)
+            key = OffsetKey(request.group_id, *_name_of(item))
+            value = _committed(item, now_ms)
             growth += serving.shard.table.growth(key, value)
             records.append((key, value))
         if turn.is_over():
@@ -107,8 +113,32 @@ def _commit(
     return (yield from _write(services, serving, records, answer, turn, now, check))
 
 
-def _name_of(item: PartitionCommit | GroupPartition) -> TopicPartition:
+def _name_of(item: _Item) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
+
+
+def _key_of(item: PartitionCommit | GroupPartition) -> _Key:
+    """Return what tells the items of a request apart: topics whose ids are unknown have no name."""
+    return item.topic, item.partition, item.topic_id
+
+
+def _named(services: Services, items: Sequence[_Item], turn: Turn) -> Turns[Sequence[_Item]]:
+    """Return the items with the names of their topics, as far as their ids are known. A request
+    names all its topics, or none."""
+    if not items or items[0].topic:
+        return items
+    named: list[_Item] = []
+    for item in items:
+        name = services.image.topic_names.get(item.topic_id, "")
+        named.append(replace(item, topic=name))
+        if turn.is_over():
+            yield
+    return named
+
+
+def _is_of_topic(services: Services, item: PartitionCommit | GroupPartition) -> bool:
+    """Whether an item names no topic id, or the one that the topic of its name has."""
+    return not item.topic_id or services.image.topic_names.get(item.topic_id) == item.topic
 
 
 def _check_commit(services: Services, request: OffsetCommitRequest, now: float) -> Serving:
@@ -128,11 +158,16 @@ def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) ->
     group = serving.registry.get(request.group_id, now)
     if group is not None:
         return group.check_commit(request, now)
-    return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+    if request.generation < 0:
+        return ErrorCode.NONE
+    is_known = request.knows_unknown_group
+    return ErrorCode.GROUP_ID_NOT_FOUND if is_known else ErrorCode.ILLEGAL_GENERATION
 
 
 def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:
     """Return why this offset cannot be committed, or NONE."""
+    if not _is_of_topic(services, item):
+        return ErrorCode.UNKNOWN_TOPIC_ID
     if services.image.partition(TopicPartition(item.topic, item.partition)) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not NO_EPOCH <= item.leader_epoch <= INT32_MAX:
@@ -184,14 +219,16 @@ def _write(
 
 
 def _results(
-    asked: Iterable[TopicPartition], refusals: Mapping[TopicPartition, ErrorCode], error: ErrorCode
+    asked: Iterable[_Key], refusals: Mapping[_Key, ErrorCode], error: ErrorCode
 ) -> Turns[tuple[PartitionCommitted, ...]]:
     """Return the result for each partition: its refusal, or else `error`."""
     results: list[PartitionCommitted] = []
     for some in at_once(asked):
         if results:
             yield
-        results += [PartitionCommitted(*name, refusals.get(name, error)) for name in some]
+        results += [
+            PartitionCommitted(key[0], key[1], refusals.get(key, error), key[2]) for key in some
+        ]
     return tuple(results)
 
 
@@ -205,9 +242,13 @@ def _encode(services: Services, shard: Shard, records: Records, turn: Turn) -> T
 
 
 def fetch(
-    services: Services, request: OffsetFetchRequest, now: float, *, is_member: bool = False
+    services: Services,
+    request: OffsetFetchRequest,
+    now: float,
+    *,
+    is_member: Callable[[str], bool] = lambda group_id: False,
 ) -> OffsetFetchResponse | Turns[OffsetFetchResponse]:
-    """Return the committed offsets of a group (GRP-02, GRP-08).
+    """Return the committed offsets of a group, or of several (GRP-02, GRP-08).
 
     INVALID_REQUEST for more than an answer has room for. Otherwise the error is one of two after
     which clients ask again: COORDINATOR_LOAD_IN_PROGRESS, the only one that librdkafka survives,
@@ -215,14 +256,43 @@ def fetch(
     may be none; NOT_COORDINATOR elsewhere. The error stands beside each partition, too: aiokafka
     looks only there, and takes a partition that is missing for one without a commit.
     """
+    if request.groups is not None:
+        return _fetch_groups(services, request, now, is_member)
     is_long = request.partitions is None or len(request.partitions) > AT_ONCE
-    return in_turns_if(is_long, _fetch_or_refuse(services, request, now, is_member))
+    turns = _fetch_or_refuse(services, request, now, is_member(request.group_id), ANSWER_BYTES_MAX)
+    return in_turns_if(is_long, turns)
+
+
+def _fetch_groups(
+    services: Services,
+    request: OffsetFetchRequest,
+    now: float,
+    is_member: Callable[[str], bool],
+) -> Turns[OffsetFetchResponse]:
+    """Return the offsets of each group; of one that is named several times, the last entry's. The
+    groups share the room of the answer."""
+    turn = Turn()
+    asked = yield from by_name(request.groups or (), lambda each: each.group_id, turn)
+    answers: list[GroupOffsets] = []
+    room = ANSWER_BYTES_MAX
+    for group_id, item in asked.items():
+        one = OffsetFetchRequest(group_id, item.partitions, request.require_stable)
+        found = yield from _fetch_or_refuse(services, one, now, is_member(group_id), room)
+        room -= len(group_id) + sum(
+            ITEM_BYTES + len(each.topic) + len(each.metadata or "") for each in found.partitions
+        )
+        answers.append(GroupOffsets(group_id, found.error, found.partitions))
+        work = 1 + len(found.partitions) + len(group_id) // CHARS_OF_AN_ITEM
+        if turn.is_over(work):
+            yield
+            now = trio.current_time()
+    return OffsetFetchResponse(groups=tuple(answers))
 
 
 def _fetch_or_refuse(
-    services: Services, request: OffsetFetchRequest, now: float, is_member: bool
+    services: Services, request: OffsetFetchRequest, now: float, is_member: bool, room: int
 ) -> Turns[OffsetFetchResponse]:
-    answer = yield from _fetch(services, request, now)
+    answer = yield from _fetch(services, request, now, room)
     if not answer.error:
         return answer
     if answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -230,31 +300,37 @@ def _fetch_or_refuse(
     if answer.error == ErrorCode.NOT_COORDINATOR and is_member:
         answer = OffsetFetchResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     refused: list[PartitionGroupOffset] = []
-    asked = yield from by_name(request.partitions or (), _name_of, Turn())
-    for some in at_once(asked):
+    asked = yield from by_name(request.partitions or (), _key_of, Turn())
+    for some in at_once(asked.values()):
         if refused:
             yield
-        refused += [PartitionGroupOffset(*name, answer.error, metadata="") for name in some]
+        refused += [
+            PartitionGroupOffset(
+                item.topic, item.partition, answer.error, metadata="", topic_id=item.topic_id
+            )
+            for item in some
+        ]
     return replace(answer, partitions=tuple(refused))
 
 
 def _fetch(
-    services: Services, request: OffsetFetchRequest, now: float
+    services: Services, request: OffsetFetchRequest, now: float, room: int
 ) -> Turns[OffsetFetchResponse]:
     turn = Turn()
     group_id = request.group_id
     try:
         shard = _readable(services, group_id, now)
         if request.partitions is None:
-            asked = list(shard.table.offsets(group_id))
+            asked = [_with_id(services, name) for name in shard.table.offsets(group_id)]
         else:
-            asked = list((yield from by_name(request.partitions, _name_of, turn)))
+            items = yield from _named(services, request.partitions, turn)
+            asked = [*(yield from by_name(items, _key_of, turn)).values()]
         answers: list[PartitionGroupOffset] = []
         answer_size = 0
-        for name in asked:
-            answers.append(_offset_of(shard.table, group_id, name, request.require_stable))
-            answer_size += ITEM_BYTES + len(name.topic) + len(answers[-1].metadata or "")
-            if answer_size > ANSWER_BYTES_MAX:
+        for item in asked:
+            answers.append(_offset_of(services, shard.table, request, item))
+            answer_size += ITEM_BYTES + len(item.topic) + len(answers[-1].metadata or "")
+            if answer_size > room:
                 return OffsetFetchResponse(ErrorCode.INVALID_REQUEST)
             if turn.is_over():
                 yield
@@ -273,16 +349,29 @@ def _readable(services: Services, group_id: str, now: float) -> Shard:
     return shard
 
 
+def _with_id(services: Services, name: TopicPartition) -> GroupPartition:
+    """Return a partition with a committed offset, and its topic's id if that still exists."""
+    topic = services.image.topics.get(name.topic)
+    return GroupPartition(*name, b"" if topic is None else topic.id)
+
+
 def _offset_of(
-    table: OffsetTable, group_id: str, name: TopicPartition, require_stable: bool
+    services: Services, table: OffsetTable, request: OffsetFetchRequest, item: GroupPartition
 ) -> PartitionGroupOffset:
-    if require_stable and table.is_pending(OffsetKey(group_id, *name)):
-        return PartitionGroupOffset(*name, ErrorCode.UNSTABLE_OFFSET_COMMIT, metadata="")
+    name, group_id, topic_id = _name_of(item), request.group_id, item.topic_id
+    if not _is_of_topic(services, item):
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        return PartitionGroupOffset(*name, unknown, metadata="", topic_id=topic_id)
+    if request.require_stable and table.is_pending(OffsetKey(group_id, *name)):
+        unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return PartitionGroupOffset(*name, unstable, metadata="", topic_id=topic_id)
     committed = table.offsets(group_id).get(name)
     if committed is None:
-        return PartitionGroupOffset(*name, metadata="")
+        return PartitionGroupOffset(*name, metadata="", topic_id=topic_id)
     offset, leader_epoch = committed.offset, committed.leader_epoch
-    return PartitionGroupOffset(*name, ErrorCode.NONE, offset, leader_epoch, committed.metadata)
+    return PartitionGroupOffset(
+        *name, ErrorCode.NONE, offset, leader_epoch, committed.metadata, topic_id
+    )
 
 
 def delete(
@@ -295,8 +384,8 @@ def delete(
     that was not committed is no error.
     """
     turn = Turn()
-    asked = yield from by_name(request.partitions, _name_of, turn)
-    refusals: dict[TopicPartition, ErrorCode] = {}
+    asked = yield from by_name(request.partitions, _key_of, turn)
+    refusals: dict[_Key, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> Turns[OffsetDeleteResponse]:
         return OffsetDeleteResponse(partitions=(yield from _results(asked, refusals, error)))
@@ -306,14 +395,15 @@ def delete(
     except Refused as refused:
         return OffsetDeleteResponse(refused.code)
     records: Records = []
-    for name in asked:
+    for key, item in asked.items():
+        name = _name_of(item)
         is_committed = name in serving.shard.table.offsets(request.group_id)
         if name.topic in subscribed:
-            refusals[name] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            refusals[key] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         elif is_committed:
             records.append((OffsetKey(request.group_id, *name), None))
         elif services.image.partition(name) is None:
-            refusals[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refusals[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if turn.is_over():
             yield
 

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from dataclasses import replace
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import trio
 
@@ -22,6 +22,7 @@ from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE, ROLES
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
+from minibroker.broker.server.handlers.acls import GROUP_OPERATIONS
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
@@ -36,18 +37,79 @@ CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 PREFIX_CHARS_MAX = 255  # of a member's id that begins with its client's
 
 Deleted = groups.DeleteGroupsResponse
+Finding: TypeAlias = groups.FindCoordinatorResponse | Parked[groups.FindCoordinatorResponse]
 Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
 
 
 def find_coordinator(
     services: Services, request: groups.FindCoordinatorRequest, now: float
-) -> groups.FindCoordinatorResponse | Parked[groups.FindCoordinatorResponse]:
-    """Return the coordinator of a group; the first such request creates the topic of groups.
+) -> Finding | Turns[Finding]:
+    """Return the coordinator of a group, or of several; the first such request creates the topic of
+    groups.
 
     COORDINATOR_NOT_AVAILABLE while the group has no coordinator, and while fewer brokers are live
     than the topic is to have replicas. A transactional id gets an error that is not retriable:
     clients would retry any other for ever. Raises `HangUp` until a controller has sent an image.
     """
+    if request.group_ids is None:
+        return _find_one(services, request, now)
+    is_long = len(request.group_ids) > AT_ONCE
+    return in_turns_if(is_long, _find_all(services, request, now))
+
+
+def _find_all(
+    services: Services, request: groups.FindCoordinatorRequest, now: float
+) -> Turns[Finding]:
+    found: list[groups.GroupCoordinator] = []
+    turn = Turn()
+    for group_id in dict.fromkeys(request.group_ids or ()):
+        one = groups.FindCoordinatorRequest(group_id, request.key_type)
+        answer = _find_one(services, one, now)
+        if isinstance(answer, Parked):
+            return _once_made(services, request, answer)
+        found.append(
+            groups.GroupCoordinator(
+                group_id,
+                answer.error,
+                answer.error_message,
+                answer.node_id,
+                answer.host,
+                answer.port,
+            )
+        )
+        if turn.is_over(1 + len(group_id) // CHARS_OF_AN_ITEM):
+            yield
+            now = trio.current_time()
+    return groups.FindCoordinatorResponse(coordinators=tuple(found))
+
+
+def _once_made(
+    services: Services,
+    request: groups.FindCoordinatorRequest,
+    first: Parked[groups.FindCoordinatorResponse],
+) -> Parked[Any]:
+    """Find all groups once the topic of groups is made, for which `first` waits; at its deadline
+    none is found."""
+
+    def attempt(now: float) -> Any:
+        answer = first.attempt(now)
+        if answer is None:
+            return None
+        if answer.error:
+            return refuse(answer)
+        return in_turns_if(
+            len(request.group_ids or ()) > AT_ONCE, _find_all(services, request, now)
+        )
+
+    def refuse(answer: groups.FindCoordinatorResponse) -> groups.FindCoordinatorResponse:
+        ids = dict.fromkeys(request.group_ids or ())
+        refused = [groups.GroupCoordinator(each, AWAY, answer.error_message) for each in ids]
+        return groups.FindCoordinatorResponse(coordinators=tuple(refused))
+
+    return Parked(first.keys, first.deadline, attempt, lambda: refuse(first.expire()))
+
+
+def _find_one(services: Services, request: groups.FindCoordinatorRequest, now: float) -> Finding:
     if request.key_type != groups.GROUP_KEY:
         return _no_such_coordinator(request.key_type)
     try:
@@ -248,6 +310,8 @@ def describe(
     turn, answer_size = Turn(), 0
     for group_id in dict.fromkeys(request.groups):
         group = _description(services, group_id, now)
+        if request.include_authorized_operations:
+            group = replace(group, authorized_operations=GROUP_OPERATIONS)
         size = _size_of(group)
         if size > ANSWER_BYTES_MAX:
             group = groups.DescribedGroup(group_id, ErrorCode.MESSAGE_TOO_LARGE)
@@ -298,11 +362,13 @@ def list_groups(
     """List the groups of this coordinator; COORDINATOR_LOAD_IN_PROGRESS if there may be more, and
     MESSAGE_TOO_LARGE if there are more than an answer has room for."""
     served, is_loading = services.groups.all_serving(now)
-    states = set(request.states)
+    states = {state.lower() for state in request.states}
+    if request.types and groups.CLASSIC not in {kind.lower() for kind in request.types}:
+        served = []
     listed: list[groups.ListedGroup] = []
     turn, answer_size = Turn(), 0
     for group in chain.from_iterable(serving.registry.listed() for serving in served):
-        if not states or group.state in states:
+        if not states or group.state.lower() in states:
             answer_size += ITEM_BYTES + len(group.group_id)
             if answer_size > ANSWER_BYTES_MAX:
                 return groups.ListGroupsResponse(ErrorCode.MESSAGE_TOO_LARGE, tuple(listed))

@@ -28,8 +28,11 @@ from minibroker.broker.server.offset_lookups import OffsetLookup
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Steps, Turns, at_once
 from minibroker.protocol.constants import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
     NO_TIMESTAMP,
     ErrorCode,
 )
@@ -55,7 +58,7 @@ def list_offsets(
 ) -> ListOffsetsResponse | Parked[ListOffsetsResponse]:
     """Return an offset for each partition."""
     partitions = request.partitions
-    if len(partitions) <= AT_ONCE and all(asked.timestamp < 0 for asked in partitions):
+    if len(partitions) <= AT_ONCE and all(map(_is_end, partitions)):
         distinct = _Distinct()
         distinct.add(partitions)
         return ListOffsetsResponse(
@@ -71,6 +74,11 @@ def list_offsets(
     )
     services.offset_lookups.submit(lookup)
     return Parked((lookup,), lambda: deadline, lookup.attempt, lookup.expire)
+
+
+def _is_end(asked: PartitionListOffsets) -> bool:
+    """Whether no record has to be looked for."""
+    return asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP
 
 
 class _Distinct:
@@ -102,7 +110,7 @@ def _list_in_steps(
         distinct.add(some)
         yield None
     for count, asked in enumerate(distinct.entries(), 1):
-        if asked.timestamp < 0:
+        if _is_end(asked):
             answers.append(_list_end(services, asked, request.replica_id, trio.current_time()))
             if not count % AT_ONCE:
                 yield None
@@ -131,14 +139,19 @@ def _list_end(
     try:
         partition, leader, end = _readable(services, asked, replica_id, now)
         log = partition.log
-        if asked.timestamp == EARLIEST_TIMESTAMP:
+        if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             # A leader's log has an epoch, and the first one covers the log start.
             epoch = log.epochs.entries[0].epoch
             return PartitionOffset(*name, 0, NO_TIMESTAMP, log.log_start, epoch)
         if asked.timestamp == LATEST_TIMESTAMP:
             _require_known_end(leader, end)
             return PartitionOffset(*name, 0, NO_TIMESTAMP, end, leader.leader_epoch)
-        raise Refused(ErrorCode.INVALID_REQUEST, f"no such timestamp: {asked.timestamp}")
+        if asked.timestamp == LATEST_TIERED_TIMESTAMP:
+            return PartitionOffset(*name, 0)
+        if asked.timestamp == AMBIGUOUS:
+            raise Refused(ErrorCode.INVALID_REQUEST, "two different times for a partition")
+        what = f"no such timestamp: {asked.timestamp}"
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION, what)
     except Refused as refused:
         return PartitionOffset(*name, refused.code)
 
@@ -146,12 +159,16 @@ def _list_end(
 def _find_time(
     services: Services, asked: PartitionListOffsets, replica_id: int
 ) -> Steps[PartitionOffset]:
-    """Answer for the first record of a time or later. This broker must lead all the while."""
+    """Answer for the first record of a time or later, or that of the largest timestamp. This broker
+    must lead all the while."""
     name = TopicPartition(asked.topic, asked.partition)
     try:
         partition, leader, end = _readable(services, asked, replica_id, trio.current_time())
         try:
-            found = yield from partition.log.find_time(asked.timestamp, end)
+            if asked.timestamp == MAX_TIMESTAMP:
+                found = yield from partition.log.find_max_timestamp(end)
+            else:
+                found = yield from partition.log.find_time(asked.timestamp, end)
         except BadBytes as bad:
             raise services.replicas.refusal_of(partition, bad) from None
         except StaleSlice:
@@ -194,17 +211,24 @@ def offsets_for_leader_epoch(
     """Return where each of the epochs asked for ended."""
     ends = []
     for some in at_once(request.partitions, AT_ONCE):
-        ends += [_epoch_end(services, asked) for asked in dict.fromkeys(some)]
+        ends += [
+            _epoch_end(services, asked, request.replica_id, now) for asked in dict.fromkeys(some)
+        ]
         if len(some) == AT_ONCE:
             yield
+            now = trio.current_time()
     return OffsetsForLeaderEpochResponse(tuple(ends))
 
 
-def _epoch_end(services: Services, asked: PartitionEpoch) -> PartitionEpochEnd:
+def _epoch_end(
+    services: Services, asked: PartitionEpoch, replica_id: int, now: float
+) -> PartitionEpochEnd:
     name = TopicPartition(asked.topic, asked.partition)
     try:
         partition = services.partition(name)
-        partition.leader(asked.leader_epoch)
+        leader = partition.leader(asked.leader_epoch)
+        if replica_id < 0 and services.may_be_replaced(name, now):
+            services.refuse_if_abandoned(leader, now)
         found = partition.log.epochs.end_offset_for(asked.epoch, partition.log.log_end)
         return PartitionEpochEnd(*name, 0, found.leader_epoch, found.offset)
     except Refused as refused:

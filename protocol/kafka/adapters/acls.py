@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
-from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, cut_text
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.acls import DescribeAclsRequest, DescribeAclsResponse
@@ -14,7 +14,7 @@ def _request(asked: Any, version: Version) -> DescribeAclsRequest:
 
 
 def _response(answer: DescribeAclsResponse, version: Version) -> Any:
-    return apis.DESCRIBE_ACLS.response.make(0, answer.error, cut_text(answer.error_message))
+    return admin_apis.DESCRIBE_ACLS.response.make(0, answer.error, cut_text(answer.error_message))
 
 
-ADAPTERS: Final = (Adapter(apis.DESCRIBE_ACLS, ApiKey.DESCRIBE_ACLS, _request, _response),)
+ADAPTERS: Final = (Adapter(admin_apis.DESCRIBE_ACLS, ApiKey.DESCRIBE_ACLS, _request, _response),)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 
 MESSAGE_CHARS_MAX: Final = 1000  # of an error's text
@@ -16,8 +16,14 @@ class _OfTopic(Protocol):
     def topic(self) -> str: ...
 
 
+class _OfTopicId(_OfTopic, Protocol):
+    @property
+    def topic_id(self) -> bytes: ...
+
+
 Item = TypeVar("Item")
 OfTopic = TypeVar("OfTopic", bound=_OfTopic)
+OfTopicId = TypeVar("OfTopicId", bound=_OfTopicId)
 
 
 class Array(NamedTuple):
@@ -33,16 +39,22 @@ class Array(NamedTuple):
 
 
 class Adapter(NamedTuple):
-    """The two conversions for one Kafka api. `key` is the shared api that serves it."""
+    """The two conversions for one Kafka api. `key` is the shared api that serves it.
+
+    A request with many elements is converted by the elements of `array`, or by `in_turns`.
+    """
 
     api: KafkaApi
     key: ApiKey
     request: Callable[[Any, Version], Any]
     response: Callable[[Any, Version], Any]
     array: Array | None = None
+    in_turns: Callable[[Any, Version], Generator[None, None, Any]] | None = None
 
     def request_in_turns(self, asked: Any, version: Version) -> Generator[None, None, Any]:
         """Convert a request with many elements, with pauses."""
+        if self.in_turns is not None:
+            return (yield from self.in_turns(asked, version))
         array = self.array
         if array is None or getattr(asked, array.name) is None:
             return self.request(asked, version)
@@ -116,6 +128,34 @@ def by_topic(
         return make_topic(topic, Converted(make, its_items))
 
     return Converted(convert, [*groups.items()])
+
+
+def by_topic_id(
+    make_topic: Callable[[str, bytes, Any], Any],
+    make: Callable[[OfTopicId], Any],
+    items: Iterable[OfTopicId],
+) -> Converted[Any]:
+    """As `by_topic`, for an array that has topic ids in newer versions. A topic whose id is unknown
+    has no name."""
+    groups: dict[str | bytes, list[OfTopicId]] = {}
+    for item in items:
+        groups.setdefault(item.topic or item.topic_id, []).append(item)
+
+    def convert(its_items: list[OfTopicId]) -> Any:
+        first = its_items[0]
+        return make_topic(first.topic, first.topic_id, Converted(make, its_items))
+
+    return Converted(convert, [*groups.values()])
+
+
+def all_at_once(turns: Generator[None, None, Item]) -> Item:
+    """Run a conversion in turns to its result without a pause."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            converted: Item = end.value
+            return converted
 
 
 def cut_text(message: str | None) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka import admin_apis, apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.metadata import (
@@ -101,10 +101,11 @@ def _create_topics_request(asked: Any, version: Version) -> CreateTopicsRequest:
 
 
 def _create_topics_response(answer: CreateTopicsResponse, version: Version) -> Any:
-    make = apis.CREATE_TOPICS.response.of("topics").make
-    return apis.CREATE_TOPICS.response.make(
+    make = admin_apis.CREATE_TOPICS.response.of("topics").make
+    return admin_apis.CREATE_TOPICS.response.make(
         topics=Converted(
-            lambda one: make(one.name, one.error, cut_text(one.error_message)), answer.topics
+            lambda one: make(one.name, bytes(16), one.error, cut_text(one.error_message)),
+            answer.topics,
         )
     )
 
@@ -124,11 +125,11 @@ def _create_partitions_request(asked: Any, version: Version) -> CreatePartitions
 
 
 def _create_partitions_response(answer: CreatePartitionsResponse, version: Version) -> Any:
-    make = apis.CREATE_PARTITIONS.response.of("results").make
+    make = admin_apis.CREATE_PARTITIONS.response.of("results").make
     results = Converted(
         lambda one: make(one.name, one.error, cut_text(one.error_message)), answer.topics
     )
-    return apis.CREATE_PARTITIONS.response.make(0, results)
+    return admin_apis.CREATE_PARTITIONS.response.make(0, results)
 
 
 def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
@@ -136,15 +137,15 @@ def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
 
 
 def _delete_topics_response(answer: DeleteTopicsResponse, version: Version) -> Any:
-    make = apis.DELETE_TOPICS.response.of("responses").make
-    return apis.DELETE_TOPICS.response.make(
-        responses=Converted(lambda one: make(one.name, one.error), answer.topics)
+    make = admin_apis.DELETE_TOPICS.response.of("responses").make
+    return admin_apis.DELETE_TOPICS.response.make(
+        responses=Converted(lambda one: make(one.name, bytes(16), one.error), answer.topics)
     )
 
 
 ADAPTERS: Final = (
     Adapter(
-        apis.CREATE_PARTITIONS,
+        admin_apis.CREATE_PARTITIONS,
         ApiKey.CREATE_PARTITIONS,
         _create_partitions_request,
         _create_partitions_response,
@@ -152,13 +153,16 @@ ADAPTERS: Final = (
     ),
     Adapter(apis.METADATA, ApiKey.METADATA, _metadata_request, _metadata_response),
     Adapter(
-        apis.CREATE_TOPICS,
+        admin_apis.CREATE_TOPICS,
         ApiKey.CREATE_TOPICS,
         _create_topics_request,
         _create_topics_response,
         Array("topics", "topics", "configs", kept="configs"),
     ),
     Adapter(
-        apis.DELETE_TOPICS, ApiKey.DELETE_TOPICS, _delete_topics_request, _delete_topics_response
+        admin_apis.DELETE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        _delete_topics_request,
+        _delete_topics_response,
     ),
 )

@@ -4,9 +4,9 @@ from functools import partial
 from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
-from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -39,10 +39,10 @@ def _describe_request(asked: Any, version: Version) -> DescribeConfigsRequest:
 
 
 def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any:
-    return apis.DESCRIBE_CONFIGS.response.make(0, Converted(_described, answer.resources))
+    return admin_apis.DESCRIBE_CONFIGS.response.make(0, Converted(_described, answer.resources))
 
 
-_RESULTS: Final = apis.DESCRIBE_CONFIGS.response.of("results")
+_RESULTS: Final = admin_apis.DESCRIBE_CONFIGS.response.of("results")
 _MAKE_CONFIG: Final = _RESULTS.of("configs").make
 
 
@@ -110,24 +110,24 @@ def _alter_response(api: KafkaApi, answer: AlterConfigsResponse, version: Versio
 
 ADAPTERS: Final = (
     Adapter(
-        apis.DESCRIBE_CONFIGS,
+        admin_apis.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_CONFIGS,
         _describe_request,
         _describe_response,
         Array("resources", "resources"),
     ),
     Adapter(
-        apis.ALTER_CONFIGS,
+        admin_apis.ALTER_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         _alter_request,
-        partial(_alter_response, apis.ALTER_CONFIGS),
+        partial(_alter_response, admin_apis.ALTER_CONFIGS),
         Array("resources", "topics", "configs", kept="changes"),
     ),
     Adapter(
-        apis.INCREMENTAL_ALTER_CONFIGS,
+        admin_apis.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         _incremental_alter_request,
-        partial(_alter_response, apis.INCREMENTAL_ALTER_CONFIGS),
+        partial(_alter_response, admin_apis.INCREMENTAL_ALTER_CONFIGS),
         Array("resources", "topics", "configs", kept="changes"),
     ),
 )

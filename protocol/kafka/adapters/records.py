@@ -1,11 +1,20 @@
-"""Records: PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS and INIT_PRODUCER_ID."""
+"""Records and their offsets: PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS
+and INIT_PRODUCER_ID."""
 
 from typing import Any, Final
 
-from minibroker.protocol.constants import NO_NODE, ApiKey
+from minibroker.protocol.constants import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_NODE,
+    UNKNOWN_TIMESTAMP,
+    ApiKey,
+)
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic
+from minibroker.protocol.kafka import admin_apis, apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic, by_topic_id
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -22,6 +31,10 @@ from minibroker.protocol.messages.fetch import (
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+    PartitionEpoch,
+    PartitionEpochEnd,
     PartitionListOffsets,
     PartitionOffset,
 )
@@ -48,7 +61,7 @@ _PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
 
 
 def _produce_response(answer: ProduceResponse, version: Version) -> Any:
-    return apis.PRODUCE.response.make(by_topic(_PRODUCED_TOPIC, _produced, answer.partitions))
+    return apis.PRODUCE.response.make(by_topic_id(_PRODUCED_TOPIC, _produced, answer.partitions))
 
 
 def _produced(one: PartitionProduced) -> Any:
@@ -89,7 +102,7 @@ _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
     """Convert the answer. Without transactions the last stable offset is the high watermark."""
     return apis.FETCH.response.make(
-        error_code=answer.error, responses=by_topic(_FETCHED_TOPIC, _fetched, answer.partitions)
+        error_code=answer.error, responses=by_topic_id(_FETCHED_TOPIC, _fetched, answer.partitions)
     )
 
 
@@ -111,13 +124,29 @@ def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:
             PartitionListOffsets(
                 topic.name,
                 partition.partition_index,
-                partition.timestamp,
+                _timestamp(partition.timestamp, version),
                 partition.current_leader_epoch,
             )
             for topic in asked.topics
             for partition in topic.partitions
         ),
     )
+
+
+def _timestamp(asked: int, version: Version) -> int:
+    """Return a timestamp, or `UNKNOWN_TIMESTAMP` for one that means something in later versions
+    only."""
+    lowest = next(stamp for since, stamp in _LOWEST_TIMESTAMPS if version >= since)
+    return UNKNOWN_TIMESTAMP if asked < lowest else asked
+
+
+# The lowest timestamp that has a meaning, since a version.
+_LOWEST_TIMESTAMPS: Final = (
+    (9, LATEST_TIERED_TIMESTAMP),
+    (8, EARLIEST_LOCAL_TIMESTAMP),
+    (7, MAX_TIMESTAMP),
+    (0, EARLIEST_TIMESTAMP),
+)
 
 
 def _list_offsets_response(answer: ListOffsetsResponse, version: Version) -> Any:
@@ -134,6 +163,32 @@ def _listed_offset(one: PartitionOffset) -> Any:
     return _LISTED_OFFSET(one.partition, one.error, one.timestamp, one.offset, one.leader_epoch)
 
 
+def _offset_for_leader_epoch_request(asked: Any, version: Version) -> OffsetsForLeaderEpochRequest:
+    """Convert a consumer's request, whatever replica id it claims."""
+    partitions = tuple(
+        PartitionEpoch(topic.topic, one.partition, one.leader_epoch, one.current_leader_epoch)
+        for topic in asked.topics
+        for one in topic.partitions
+    )
+    return OffsetsForLeaderEpochRequest(NO_NODE, partitions)
+
+
+def _offset_for_leader_epoch_response(
+    answer: OffsetsForLeaderEpochResponse, version: Version
+) -> Any:
+    return apis.OFFSET_FOR_LEADER_EPOCH.response.make(
+        topics=by_topic(_ENDED_TOPIC, _epoch_end, answer.partitions)
+    )
+
+
+_ENDED_TOPIC = apis.OFFSET_FOR_LEADER_EPOCH.response.of("topics").make
+_ENDED = apis.OFFSET_FOR_LEADER_EPOCH.response.of("topics").of("partitions").make
+
+
+def _epoch_end(one: PartitionEpochEnd) -> Any:
+    return _ENDED(one.error, one.partition, one.epoch, one.end_offset)
+
+
 def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsRequest:
     partitions = tuple(
         PartitionDeleteRecords(topic.name, one.partition_index, one.offset)
@@ -144,13 +199,13 @@ def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsReques
 
 
 def _delete_records_response(answer: DeleteRecordsResponse, version: Version) -> Any:
-    topics = apis.DELETE_RECORDS.response.of("topics")
+    topics = admin_apis.DELETE_RECORDS.response.of("topics")
     make = topics.of("partitions").make
 
     def deleted(one: PartitionRecordsDeleted) -> Any:
         return make(one.partition, one.low_watermark, one.error)
 
-    return apis.DELETE_RECORDS.response.make(
+    return admin_apis.DELETE_RECORDS.response.make(
         topics=by_topic(topics.make, deleted, answer.partitions)
     )
 
@@ -167,7 +222,7 @@ def _init_producer_id_response(answer: InitProducerIdResponse, version: Version)
 
 ADAPTERS: Final = (
     Adapter(
-        apis.DELETE_RECORDS,
+        admin_apis.DELETE_RECORDS,
         ApiKey.DELETE_RECORDS,
         _delete_records_request,
         _delete_records_response,
@@ -192,6 +247,13 @@ ADAPTERS: Final = (
         ApiKey.LIST_OFFSETS,
         _list_offsets_request,
         _list_offsets_response,
+        Array("topics", "partitions", "partitions"),
+    ),
+    Adapter(
+        apis.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.OFFSETS_FOR_LEADER_EPOCH,
+        _offset_for_leader_epoch_request,
+        _offset_for_leader_epoch_response,
         Array("topics", "partitions", "partitions"),
     ),
     Adapter(

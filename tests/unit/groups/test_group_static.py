@@ -57,6 +57,7 @@ def test_a_restarted_static_member_gets_its_part_back(before: bytes) -> None:
     answer = joined(ticket)
     assert (answer.error, answer.generation, answer.member_id) == (0, 1, new_id)
     assert (answer.leader, answer.members) == ("m1", ())
+    assert not answer.skip_assignment
     stored = {each.member_id: each.assignment for each in bench.written[-1].members}
     assert stored[new_id] == b"m2"
     assert synced(bench.sync(new_id, instance_id="i2")).assignment == b"m2"
@@ -81,12 +82,14 @@ def test_a_restart_while_letting_go_makes_a_rebalance(
 
 
 def test_a_restarted_leader_goes_on_leading() -> None:
-    """It is told of all members, so that it can watch over them, and its SYNC decides nothing."""
+    """It is told of all members, so that it can watch over them, and to skip the assignment: its
+    SYNC decides nothing."""
     bench = static_group()
     ticket = bench.join(instance_id="i1")
     bench.store()
     answer = joined(ticket)
     assert (answer.leader, answer.member_id) == ("m3", "m3")
+    assert answer.skip_assignment
     assert [each.member_id for each in answer.members] == ["m3", "m2"]
     assert synced(bench.sync("m3", {"m3": b"else"})).assignment == b"m1"
     assert bench.group.pop_writes() == ()

@@ -2,7 +2,7 @@
 
 import struct
 
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.codec import decode, encode
 from minibroker.protocol.kafka.wire import decode_request
 

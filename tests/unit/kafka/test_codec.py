@@ -8,7 +8,7 @@ import pytest
 
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ELEMENTS_MAX, RESPONSE_BYTES_MAX
 from minibroker.protocol.errors import ProtocolError, TooManyElements
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.codec import decode, decode_in_turns, encode, encode_in_turns
 from minibroker.protocol.kafka.schema import Struct, parse
 from tests.unit.kafka.values import VERSIONS, kio_bytes, kio_class, shape_of, value_of
@@ -243,6 +243,45 @@ def test_tagged_fields_are_passed_over() -> None:
     assert plain == bytes.fromhex("03 0261 00 0262 00 00".replace(" ", ""))
     tagged = bytes.fromhex("03 0261 02 00 0178 8001 00 0262 00 01 05 02abcd".replace(" ", ""))
     assert [row.name for row in decoded(shape, 0, tagged, True).rows] == ["a", "b"]
+
+
+TAGGED = parse("Tagged", "id:i8 1+epoch#0{number:i32=-1} 1+names#2[name:string] 1+code#3:i16")
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [
+        (TAGGED.make(5), "05 00"),
+        (TAGGED.make(5, None, [], 3), "05 01 03020003"),
+        (TAGGED.make(5, (7,), [("a",)], 0), "05 02 0005 0000000700 0204 02026100"),
+        (TAGGED.make(5, (7,), [], 3), "05 02 0005 0000000700 03020003"),
+    ],
+)
+def test_tagged_fields_are_left_out_where_they_say_nothing(value: Any, spelled: str) -> None:
+    """In the order of their tags, each behind its size; unknown ones among them are skipped."""
+    data = bytes.fromhex(spelled.replace(" ", ""))
+    assert encoded(TAGGED, 1, value, True) == data
+    found = decoded(TAGGED, 1, data, True)
+    assert (found.id, found.epoch, [*found.names], found.code) == (
+        value.id,
+        value.epoch,
+        [*value.names],
+        value.code,
+    )
+    more = data[:1] + bytes([data[1] + 1]) + data[2:] + bytes.fromhex("0702ffff")
+    assert decoded(TAGGED, 1, more, True) == found
+    with pytest.raises(ProtocolError):
+        decoded(TAGGED, 1, more[:-1], True)
+    assert encoded(TAGGED, 0, value, False) == b"\x05"
+
+
+def test_a_struct_may_be_null() -> None:
+    """A byte says whether it is there."""
+    shape = parse("Sample", "cursor?{name:string} after:i8")
+    for value, spelled in ((None, "ff07"), (("a",), "0100016107")):
+        data = bytes.fromhex(spelled)
+        assert encoded(shape, 0, shape.make(value, 7)) == data
+        assert decoded(shape, 0, data) == shape.make(value, 7)
 
 
 def test_records_stay_apart_and_are_not_copied() -> None:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import UNKNOWN_TIMESTAMP, ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
@@ -31,6 +31,12 @@ from minibroker.protocol.messages.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
+from minibroker.protocol.messages.offsets import (
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+    PartitionEpoch,
+    PartitionEpochEnd,
+)
 from tests.support.largest import largest_requests
 from tests.unit.kafka.frames import answer_to, header, request
 from tests.unit.kafka.values import ALL_APIS
@@ -50,14 +56,15 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     rows = {row.api_key: (row.min_version, row.max_version) for row in value.api_keys}
     assert rows[0] == (0, 7)
     assert rows[1] == (4, 11)
-    assert rows[10] == (0, 2)
-    assert rows[22] == (0, 1)
-    assert not rows.keys() & {4, 5, 6, 7, 23, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
+    assert rows[10] == (0, 6)
+    assert rows[22] == (0, 2)
+    assert rows[23] == (2, 4)
+    assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
 
 
 def test_an_unknown_api_or_version_is_not_read() -> None:
     """It ends the connection, as Kafka does."""
-    for key, version in ((0, 8), (1, 3), (23, 2), (1002, 0), (-1, 0)):
+    for key, version in ((0, 8), (1, 3), (23, 1), (1002, 0), (-1, 0)):
         with pytest.raises(UnsupportedVersion):
             decode_request(memoryview(header(key, version) + b"\0" * 40))
 
@@ -75,10 +82,12 @@ def test_a_refused_version_says_whose_it_was_and_what_is_served() -> None:
 
 
 def test_bytes_behind_the_last_field_are_ignored() -> None:
-    """As in Kafka: librdkafka writes some in newer versions of Metadata. A frame without a header
-    is refused."""
-    frame = bytes(request(apis.METADATA, 1, None)) + b"more"
-    assert decode_request(memoryview(frame))[0].message == MetadataRequest(None)
+    """As in Kafka: librdkafka writes null, for all topics, in four bytes, where flexible versions
+    have one. A frame without a header is refused."""
+    frame = bytes.fromhex("0003000a00000003000772646b61666b61000000000001000000")
+    assert decode_request(memoryview(frame))[0].message == MetadataRequest(
+        None, allow_auto_topic_creation=False
+    )
     with pytest.raises(ProtocolError, match="no header"):
         decode_request(memoryview(b"\0\x12\0\0"))
 
@@ -91,6 +100,19 @@ def test_metadata_version_0_spells_all_topics_by_none() -> None:
     topic = apis.METADATA.request.of("topics").make
     asked = decode_request(request(apis.METADATA, 4, [topic(name="t")], False))[0].message
     assert asked == MetadataRequest(("t",), allow_auto_topic_creation=False)
+
+
+def test_metadata_10_names_topics_and_tells_their_ids() -> None:
+    """A topic without a name would be asked for by its id, which versions from 12 on do."""
+    topic = apis.METADATA.request.of("topics").make
+    frame = request(apis.METADATA, 10, [topic(name="t")], True)
+    assert decode_request(frame)[0].message == MetadataRequest(("t",))
+    message = MetadataResponse((), "cluster", 1, (TopicMetadata("t", topic_id=b"i" * 16),))
+    assert answer_to(frame, apis.METADATA, message).topics[0].topic_id == b"i" * 16
+    frame = request(apis.METADATA, 9, [topic(name="t")], True)
+    assert answer_to(frame, apis.METADATA, message).topics[0].topic_id == bytes(16)
+    with pytest.raises(ProtocolError, match="without a name"):
+        decode_request(request(apis.METADATA, 10, [topic(b"i" * 16, None)]))
 
 
 def test_groups_are_listed_with_their_states() -> None:
@@ -126,10 +148,9 @@ def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
 def test_fetch_asks_for_no_session_and_gets_none() -> None:
     """Everything below the high watermark is stable, and no transaction was aborted."""
     topic = apis.FETCH.request.of("topics")
-    partition = topic.of("partitions").make(3, 9, 100, -1, 4096)
-    frame = request(
-        apis.FETCH, 11, max_wait_ms=5, session_epoch=0, topics=[topic.make("t", [partition])]
-    )
+    partition = topic.of("partitions").make(3, 9, 100, partition_max_bytes=4096)
+    topics = [topic.make(topic="t", partitions=[partition])]
+    frame = request(apis.FETCH, 11, max_wait_ms=5, session_epoch=0, topics=topics)
     asked = decode_request(frame)[0].message
     assert (asked.session_id, asked.session_epoch, asked.replica_id) == (0, -1, -1)
     one = asked.partitions[0]
@@ -141,6 +162,41 @@ def test_fetch_asks_for_no_session_and_gets_none() -> None:
     assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 120, 7)
     assert told.aborted_transactions is None
     assert bytes(told.records) == b"records"
+
+
+@pytest.mark.parametrize(("version", "lowest"), [(1, -2), (6, -2), (7, -3), (8, -4), (9, -5)])
+def test_newer_versions_have_more_timestamps(version: int, lowest: int) -> None:
+    """A timestamp without a meaning yet becomes one that no version has."""
+    topic = apis.LIST_OFFSETS.request.of("topics")
+    stamps = [-1, -2, -3, -4, -5, -6, 7]
+    make = topic.of("partitions").make
+    topics = [topic.make("t", [make(0, timestamp=stamp) for stamp in stamps])]
+    asked = decode_request(request(apis.LIST_OFFSETS, version, topics=topics))[0].message
+    expected = [stamp if stamp >= lowest else UNKNOWN_TIMESTAMP for stamp in stamps]
+    assert [one.timestamp for one in asked.partitions] == expected
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_consumer_asks_where_a_leader_epoch_ended(version: int) -> None:
+    """It is a consumer, whatever replica id it claims from version 3 on."""
+    topic = apis.OFFSET_FOR_LEADER_EPOCH.request.of("topics")
+    partitions = [topic.of("partitions").make(3, 9, 7), topic.of("partitions").make(4, -1, 6)]
+    named = {"replica_id": 2} if version > 2 else {}
+    frame = request(
+        apis.OFFSET_FOR_LEADER_EPOCH, version, topics=[topic.make("t", partitions)], **named
+    )
+    asked = decode_request(frame)[0].message
+    expected = (PartitionEpoch("t", 3, 7, 9), PartitionEpoch("t", 4, 6, -1))
+    assert asked == OffsetsForLeaderEpochRequest(-1, expected)
+    message = OffsetsForLeaderEpochResponse(
+        (
+            PartitionEpochEnd("t", 3, 0, 6, 120),
+            PartitionEpochEnd("t", 4, ErrorCode.FENCED_LEADER_EPOCH),
+        )
+    )
+    value = answer_to(frame, apis.OFFSET_FOR_LEADER_EPOCH, message)
+    told = [tuple(one) for one in value.topics[0].partitions]
+    assert told == [(0, 3, 6, 120), (ErrorCode.FENCED_LEADER_EPOCH, 4, -1, -1)]
 
 
 def test_old_members_join_without_being_told_an_id_first() -> None:

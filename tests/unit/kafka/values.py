@@ -13,11 +13,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.adapters.table import ADAPTERS
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Field, Struct
 
-ALL_APIS = [api for api in vars(apis).values() if isinstance(api, KafkaApi)]
+ALL_APIS = [adapter.api for adapter in ADAPTERS.values()]
 VERSIONS = [
     (api, version, direction)
     for api in ALL_APIS
@@ -45,6 +45,8 @@ def value_of(shape: Struct, version: int, rng: random.Random) -> Any:
 
 
 def _value_of(one: Field, version: int, rng: random.Random) -> Any:
+    if one.tag is not None and rng.random() < 0.5:
+        return [] if one.is_array else one.default
     if one.type != "records" and one.may_be_null(version) and rng.random() < 0.2:
         return None
     if one.is_array:
@@ -91,25 +93,32 @@ def kio_bytes(kind: type, shape: Struct, version: int, value: Any) -> bytes:
 
 
 def _kio_value(kind: Any, shape: Struct, version: int, value: Any) -> Any:
-    """Fields are matched by their order. kio's tagged fields, behind them, keep their defaults."""
+    """Fields are matched by their order, and tagged ones by their tags. kio's tagged fields that
+    are not in our schemas, and null ones of ours, keep their defaults."""
     mine = [
         (one, part) for one, part in zip(shape.fields, value, strict=True) if one.is_in(version)
     ]
     hints = typing.get_type_hints(kind)
-    theirs = dataclasses.fields(kind)[: len(mine)]
+    theirs = [field for field in dataclasses.fields(kind) if "tag" not in field.metadata]
+    pairs = [*zip(theirs, [pair for pair in mine if pair[0].tag is None], strict=True)]
+    tags = {field.metadata.get("tag"): field for field in dataclasses.fields(kind)}
+    pairs += [
+        (tags[one.tag], (one, part))
+        for one, part in mine
+        if one.tag is not None and part is not None
+    ]
     return kind(
-        **{
-            field.name: _converted(hints[field.name], one, version, part)
-            for field, (one, part) in zip(theirs, mine, strict=True)
-        }
+        **{field.name: _converted(hints[field.name], *one, version) for field, one in pairs}
     )
 
 
-def _converted(hint: Any, one: Field, version: int, value: Any) -> Any:
+def _converted(hint: Any, one: Field, value: Any, version: int) -> Any:
     if value is None:
         return None
     if isinstance(one.type, Struct):
         kind = next(part for part in _parts(hint) if dataclasses.is_dataclass(part))
+        if not one.is_array:
+            return _kio_value(kind, one.type, version, value)
         return tuple(_kio_value(kind, one.type, version, each) for each in value)
     if one.is_array:
         return tuple(value)

@@ -9,7 +9,9 @@ from minibroker.broker.server.member_connections import GROUPS_MAX, HEARD_S, Mem
 from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import (
+    GroupOffsets,
     GroupPartition,
+    GroupPartitions,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     PartitionCommit,
@@ -47,6 +49,67 @@ async def test_a_commit_counts_when_it_is_committed(
         keeper.catch_up()
         assert keeper.fetch(require_stable=True).offset == 2
         assert second.attempt(0.0).partitions[0].error == ErrorCode.NONE
+
+
+async def test_topics_are_named_by_their_ids(autojump_clock: trio.testing.MockClock) -> None:
+    """In commits and fetches; an id that no topic has is UNKNOWN_TOPIC_ID, beside others."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        topic_id = keeper.services.image.topics["t"].id
+        ids = (topic_id, b"j" * 16, b"k" * 16)
+        commit = commit_of(*(PartitionCommit("", 0, 7, topic_id=one) for one in ids))
+        answer = await keeper.answer(commit)
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        told = [(one.topic, one.error, one.topic_id) for one in answer.partitions]
+        assert told == [("t", 0, ids[0]), ("", unknown, ids[1]), ("", unknown, ids[2])]
+        wanted = tuple(GroupPartition("", 0, one) for one in ids)
+        (found,) = all_of(keeper, GroupPartitions("g", wanted))
+        assert [(one.topic, one.error, one.offset, one.topic_id) for one in found.partitions] == [
+            ("t", 0, 7, ids[0]),
+            ("", unknown, -1, ids[1]),
+            ("", unknown, -1, ids[2]),
+        ]
+        other = GroupPartition("t", 0, b"j" * 16)
+        (found,) = all_of(keeper, GroupPartitions("g", (other,)))
+        assert found.partitions[0].error == unknown
+        (found,) = all_of(keeper, GroupPartitions("g"))
+        assert [(one.offset, one.topic_id) for one in found.partitions] == [(7, topic_id)]
+
+
+def all_of(keeper: Keeper, *groups: GroupPartitions) -> tuple[GroupOffsets, ...]:
+    """The offsets of several groups."""
+    return keeper.ask(OffsetFetchRequest("", groups=groups)).groups
+
+
+async def test_several_groups_have_errors_of_their_own(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each group once, in order."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        await keeper.commit(1, "a")
+        await keeper.commit(2, "b")
+        wanted = (GroupPartition("t", 0),)
+        names = ("a", "", "b", "none", "a")
+        found = all_of(keeper, *(GroupPartitions(name, wanted) for name in names))
+    assert [(one.group_id, one.error, one.partitions[0].offset) for one in found] == [
+        ("a", 0, 1),
+        ("", ErrorCode.INVALID_GROUP_ID, -1),
+        ("b", 0, 2),
+        ("none", 0, -1),
+    ]
+    assert found[1].partitions[0].error == ErrorCode.INVALID_GROUP_ID
+
+
+async def test_a_member_of_an_unknown_group_is_told_so(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """By GROUP_ID_NOT_FOUND, if it knows that error: from version 9 of OffsetCommit on."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        for known, error in ((False, 22), (True, 69)):
+            commit = {"generation": 3, "member_id": "m", "knows_unknown_group": known}
+            assert await keeper.commit(1, "none", **commit) == error
 
 
 async def test_a_commit_is_one_batch(autojump_clock: trio.testing.MockClock) -> None:

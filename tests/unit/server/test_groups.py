@@ -72,10 +72,16 @@ async def test_groups_are_listed_described_and_deleted(
             "full": State.STABLE,
         }
         assert listed["full"].protocol_type == "consumer"
-        stable = keeper.ask(ListGroupsRequest((State.STABLE,))).groups
-        assert [group.group_id for group in stable] == ["full"]
+        for asked in (((State.STABLE,),), (("stable",), ("Classic",))):
+            stable = keeper.ask(ListGroupsRequest(*asked)).groups
+            assert [group.group_id for group in stable] == ["full"]
+        assert keeper.ask(ListGroupsRequest((), ("consumer",))).groups == ()
+        assert listed["full"].type == "classic"
         described = keeper.ask(DescribeGroupsRequest(("full", "none"))).groups
         assert [group.state for group in described] == [State.STABLE, State.DEAD]
+        assert {group.authorized_operations for group in described} == {-(2**31)}
+        (told,) = keeper.ask(DescribeGroupsRequest(("full",), True)).groups
+        assert told.authorized_operations == 0b110101001000
         told = described[0].members[0]
         assert (told.client_id, told.client_host, told.assignment) == ("app", "10.0.0.1", b"all")
 
@@ -208,6 +214,46 @@ def test_a_coordinator_is_named_once_it_was_told_its_role() -> None:
     found = parked.attempt(0.0)
     assert found is not None
     assert (found.error, found.node_id) == (ErrorCode.NONE, 1)
+
+
+def test_several_coordinators_are_named_once_the_topic_is_made() -> None:
+    """Each group once, in order, with its own error."""
+    node = Node()
+    node.live(1)
+    node.controller.forward = Job
+    request = FindCoordinatorRequest("", group_ids=("g", "", "h", "g"))
+    parked = groups.find_coordinator(node.services, request, 0.0)
+    assert isinstance(parked, Parked)
+    refused = parked.expire().coordinators
+    assert [one.error for one in refused] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
+    assert parked.attempt(0.0) is None
+    node.know(state_of_offsets())
+    node.apply(state_of_offsets())
+    told = [("g", 0, 1), ("", ErrorCode.INVALID_GROUP_ID, -1), ("h", 0, 1)]
+    for answer in (parked.attempt(0.0), groups.find_coordinator(node.services, request, 0.0)):
+        found = [(one.group_id, one.error, one.node_id) for one in answer.coordinators]
+        assert found == told
+    transactional = FindCoordinatorRequest("", 1, ("x",))
+    (one,) = groups.find_coordinator(node.services, transactional, 0.0).coordinators
+    assert one.error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_a_sync_of_another_protocol_is_refused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As in Kafka from version 5 of SyncGroup on; the answer names the group's own."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        member = await keeper.lead_group("g")
+        named = {"protocol_type": "consumer", "protocol": member.protocol}
+        for wrong in ({"protocol_type": "connect"}, {"protocol": "sticky"}, {"protocol": ""}):
+            request = SyncGroupRequest("g", 1, member.member_id, **(named | wrong))
+            answer = keeper.ask(request)
+            assert answer.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        answer = keeper.ask(SyncGroupRequest("g", 1, member.member_id, **named))
+        assert (answer.error, answer.assignment) == (ErrorCode.NONE, b"all")
+        assert (answer.protocol_type, answer.protocol) == ("consumer", member.protocol)
+        assert member.protocol_type == "consumer"
 
 
 async def test_a_long_name_works(autojump_clock: trio.testing.MockClock) -> None:

@@ -8,7 +8,12 @@ from trio.testing import MockClock
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import offsets
 from minibroker.broker.turns import without_pause
-from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
+from minibroker.protocol.constants import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    ErrorCode,
+)
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -57,9 +62,12 @@ async def offset_at(node: Node, timestamp: int) -> PartitionOffset:
     return found
 
 
-def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochEnd:
-    request = OffsetsForLeaderEpochRequest(-1, (PartitionEpoch("t", 0, epoch, leader_epoch),))
-    turns = offsets.offsets_for_leader_epoch(node.services, request, 0.0)
+def epoch_end(
+    node: Node, epoch: int, leader_epoch: int = -1, *, replica_id: int = -1, now: float = 0.0
+) -> PartitionEpochEnd:
+    asked = PartitionEpoch("t", 0, epoch, leader_epoch)
+    request = OffsetsForLeaderEpochRequest(replica_id, (asked,))
+    turns = offsets.offsets_for_leader_epoch(node.services, request, now)
     return without_pause(turns).partitions[0]
 
 
@@ -100,6 +108,9 @@ def test_who_was_left_by_its_followers_tells_no_consumer_its_end() -> None:
         error = list_offset(node, timestamp, now=left_at).error
         assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at, replica_id=2).offset == 5
+    assert epoch_end(node, 0, now=left_at - 0.2).end_offset == 5
+    assert epoch_end(node, 0, now=left_at).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert epoch_end(node, 0, now=left_at, replica_id=2).end_offset == 5
 
 
 async def test_who_was_left_by_its_followers_looks_up_no_time(autojump_clock: MockClock) -> None:
@@ -142,7 +153,36 @@ async def test_by_time() -> None:
         append(node, 2, time_ms)
     assert await offset_at(node, 1_500) == PartitionOffset("t", 0, 0, 2_000, 2, 0)
     assert await offset_at(node, 3_001) == PartitionOffset("t", 0)
-    assert list_offset(node, -3).error == ErrorCode.INVALID_REQUEST
+
+
+async def test_the_record_of_the_largest_timestamp() -> None:
+    """-3: the first of those that have it. None where it is not committed yet, or was deleted."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    for time_ms in (1_000, 3_000, 3_000, 2_000):
+        append(node, 2, time_ms)
+    assert await offset_at(node, MAX_TIMESTAMP) == PartitionOffset("t", 0, 0)
+    node.followed(2, 8)
+    assert await offset_at(node, MAX_TIMESTAMP) == PartitionOffset("t", 0, 0, 3_000, 2, 0)
+    append(node, 1, 9_000)
+    assert await offset_at(node, MAX_TIMESTAMP) == PartitionOffset("t", 0, 0)
+
+
+async def test_an_empty_log_has_no_largest_timestamp() -> None:
+    """As for any time."""
+    node = Node()
+    node.lead()
+    assert await offset_at(node, MAX_TIMESTAMP) == PartitionOffset("t", 0, 0)
+
+
+def test_ends_of_tiered_storage_are_those_without_it() -> None:
+    """As in Kafka; other negative timestamps have no meaning."""
+    node = Node()
+    node.lead(state_of(epochs=(3, 0)))
+    append(node, 5)
+    assert list_offset(node, -4) == PartitionOffset("t", 0, 0, -1, 0, 3)
+    assert list_offset(node, -5) == PartitionOffset("t", 0, 0, -1, -1, -1)
+    assert list_offset(node, -6).error == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_equal_entries_are_answered_once() -> None:
@@ -353,7 +393,9 @@ async def test_where_an_epoch_ended() -> None:
     append(node, 3)
     node.lead(state_of(epochs=(4, 1)))
     append(node, 2)
+    assert epoch_end(node, 1) == PartitionEpochEnd("t", 0, 0, 1, 0)
     assert epoch_end(node, 2) == PartitionEpochEnd("t", 0, 0, 2, 3)
     assert epoch_end(node, 3) == PartitionEpochEnd("t", 0, 0, 2, 3)
     assert epoch_end(node, 4) == PartitionEpochEnd("t", 0, 0, 4, 5)
-    assert epoch_end(node, 5) == PartitionEpochEnd("t", 0, 0, -1, -1)
+    for undefined in (5, -1):
+        assert epoch_end(node, undefined) == PartitionEpochEnd("t", 0, 0, -1, -1)

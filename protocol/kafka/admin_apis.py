@@ -1,0 +1,136 @@
+"""The apis of the admin client on Kafka's wire: topics, settings, access rules (see `apis`)."""
+
+from typing import Final
+
+from minibroker.protocol.kafka.api import api_of
+
+CREATE_TOPICS: Final = api_of(
+    19,
+    "CreateTopics",
+    "0-4",
+    """
+    topics[
+        name:string num_partitions:i32 replication_factor:i16
+        assignments[partition_index:i32 broker_ids:[i32]]
+        configs[name:string value:string?]
+    ]
+    timeout_ms:i32 1+validate_only:bool
+    """,
+    """
+    2+throttle_time_ms:i32
+    topics[
+        name:string 7+topic_id:uuid error_code:i16 1+error_message:string?
+        5+num_partitions:i32=-1 5+replication_factor:i16=-1
+        5+configs?[
+            name:string value:string? read_only:bool config_source:i8=-1 is_sensitive:bool
+        ]
+        5+topic_config_error_code#0:i16
+    ]
+    """,
+    flexible=5,
+)
+DELETE_TOPICS: Final = api_of(
+    20,
+    "DeleteTopics",
+    "0-4",
+    """
+    6+topics[name:string? topic_id:uuid] 0-5:topic_names:[string] timeout_ms:i32
+    """,
+    """
+    1+throttle_time_ms:i32
+    responses[name:string?6+ 6+topic_id:uuid error_code:i16 5+error_message:string?]
+    """,
+    flexible=4,
+)
+DELETE_RECORDS: Final = api_of(
+    21,
+    "DeleteRecords",
+    "0-2",
+    """
+    topics[name:string partitions[partition_index:i32 offset:i64]] timeout_ms:i32
+    """,
+    """
+    throttle_time_ms:i32
+    topics[name:string partitions[partition_index:i32 low_watermark:i64=-1 error_code:i16]]
+    """,
+    flexible=2,
+)
+DESCRIBE_ACLS: Final = api_of(
+    29,
+    "DescribeAcls",
+    "0-3",
+    """
+    resource_type_filter:i8 resource_name_filter:string? 1+pattern_type_filter:i8=3
+    principal_filter:string? host_filter:string? operation:i8 permission_type:i8
+    """,
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string?
+    resources[
+        resource_type:i8 resource_name:string 1+pattern_type:i8=3
+        acls[principal:string host:string operation:i8 permission_type:i8]
+    ]
+    """,
+    flexible=2,
+)
+DESCRIBE_CONFIGS: Final = api_of(
+    32,
+    "DescribeConfigs",
+    "0-4",
+    """
+    resources[resource_type:i8 resource_name:string configuration_keys:[string]?]
+    1+include_synonyms:bool 3+include_documentation:bool
+    """,
+    """
+    throttle_time_ms:i32
+    results[
+        error_code:i16 error_message:string? resource_type:i8 resource_name:string
+        configs[
+            name:string value:string? read_only:bool 0-0:is_default:bool 1+config_source:i8=-1
+            is_sensitive:bool 1+synonyms[name:string value:string? source:i8]
+            3+config_type:i8 3+documentation:string?
+        ]
+    ]
+    """,
+    flexible=4,
+)
+ALTER_CONFIGS: Final = api_of(
+    33,
+    "AlterConfigs",
+    "0-2",
+    """
+    resources[resource_type:i8 resource_name:string configs[name:string value:string?]]
+    validate_only:bool
+    """,
+    """
+    throttle_time_ms:i32
+    responses[error_code:i16 error_message:string? resource_type:i8 resource_name:string]
+    """,
+    flexible=2,
+)
+CREATE_PARTITIONS: Final = api_of(
+    37,
+    "CreatePartitions",
+    "0-3",
+    """
+    topics[name:string count:i32 assignments?[broker_ids:[i32]]] timeout_ms:i32 validate_only:bool
+    """,
+    "throttle_time_ms:i32 results[name:string error_code:i16 error_message:string?]",
+    flexible=2,
+)
+INCREMENTAL_ALTER_CONFIGS: Final = api_of(
+    44,
+    "IncrementalAlterConfigs",
+    "0-1",
+    """
+    resources[
+        resource_type:i8 resource_name:string
+        configs[name:string config_operation:i8 value:string?]
+    ]
+    validate_only:bool
+    """,
+    """
+    throttle_time_ms:i32
+    responses[error_code:i16 error_message:string? resource_type:i8 resource_name:string]
+    """,
+    flexible=1,
+)
