@@ -43,7 +43,9 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 44  # Kafka's incremental form: properties not named keep their values
     OFFSET_DELETE = 47
     ALTER_PARTITION = 56
+    DESCRIBE_CLUSTER = 60
     UNREGISTER_BROKER = 64
+    DESCRIBE_TOPIC_PARTITIONS = 75
     DESCRIBE_REPLICAS = 1001  # from here on: not in Kafka
     DESCRIBE_BROKER = 1002
     PROBE = 1003
@@ -147,8 +149,11 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 INT64_MAX: Final = 2**63 - 1  # the largest offset, and the largest time in milliseconds

@@ -34,6 +34,21 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class NodeEndpoint(NamedTuple):
+    """A broker's address for the client that it is sent to."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition by the id of its topic."""
+
+    topic_id: bytes
+    partition: int
+
+
 class NamedEndpoint(NamedTuple):
     """One of a broker's listeners: its name, host and port."""
 

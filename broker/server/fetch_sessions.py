@@ -48,7 +48,7 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetch,
     PartitionFetched,
 )
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +141,14 @@ class FetchSession:
             if gone is not None:
                 self._remove_awake(gone)
                 self._purgatory.unwatch(self.watch, gone.name)
+
+    def forget_by_id(self, forgotten: Iterable[TopicIdPartition]) -> None:
+        """Drop partitions by the ids of their topics, which may be deleted by now."""
+        ids = {tuple(one) for one in forgotten}
+        wanted = self._wanted.values()
+        self.forget(
+            [one.name for one in wanted if (one.request.topic_id, one.name.partition) in ids]
+        )
 
     def update(self, partitions: Iterable[PartitionFetch]) -> None:
         """Put new or changed partitions at the end of the order."""
@@ -332,6 +340,8 @@ class FetchSessions:
     def _update(self, session: FetchSession, request: FetchRequest, peer: str) -> Turns[None]:
         session.peer, session.is_abandoned = peer, False
         session.forget(request.forgotten)
+        if request.forgotten_by_id:
+            session.forget_by_id(request.forgotten_by_id)
         for some in at_once(request.partitions):
             session.update(some)
             self._memory.set_held(session, session.size)

@@ -3,9 +3,9 @@ it. It owns no state.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -34,7 +34,7 @@ from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
 from minibroker.broker.wall_clock import ClockStatistics
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import NodeEndpoint, TopicPartition
 
 Answer = TypeVar("Answer")
 InWorker: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -49,6 +49,11 @@ class HangUp(Exception):
     def __init__(self, reason: str, level: int = logging.WARNING) -> None:
         super().__init__(reason)
         self.level = level
+
+
+class _NamesLeader(Protocol):
+    @property
+    def leader_id(self) -> int: ...
 
 
 async def _here(function: Callable[[], Any]) -> Any:
@@ -141,16 +146,6 @@ class Services:
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
 
-    def topic_name(self, topic: str, topic_id: bytes) -> str:
-        """Return the name of a topic that a request names by its name, or else by its id alone.
-        Raises `Refused`."""
-        if topic or not topic_id:
-            return topic
-        name = self.image.topic_names.get(topic_id)
-        if name is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
-        return name
-
     def run_by_controller(
         self, request: Any, now: float, timeout_ms: int, expire: Callable[[], Answer]
     ) -> Parked[Answer]:
@@ -211,3 +206,14 @@ class Services:
             if image is not None:
                 return image.leader, image.leader_epoch
         return NO_NODE, NO_EPOCH
+
+    def nodes(self, answers: Iterable[_NamesLeader]) -> tuple[NodeEndpoint, ...]:
+        """Return the addresses of the leaders that the answers about partitions name."""
+        brokers = (
+            self.image.brokers.get(node_id) for node_id in {one.leader_id for one in answers}
+        )
+        return tuple(
+            NodeEndpoint(broker.node_id, *broker.seen_from(self.listener))
+            for broker in brokers
+            if broker is not None and not broker.is_fenced
+        )

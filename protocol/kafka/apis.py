@@ -14,7 +14,7 @@ from minibroker.protocol.kafka.api import API_VERSIONS_KEY, api_of
 PRODUCE: Final = api_of(
     0,
     "Produce",
-    "0-7",
+    "0-13",
     """
     3+transactional_id:string? acks:i16 timeout_ms:i32
     topic_data[
@@ -39,7 +39,7 @@ PRODUCE: Final = api_of(
 FETCH: Final = api_of(
     1,
     "Fetch",
-    "4-11",
+    "4-18",
     """
     0-14:replica_id:i32=-1 max_wait_ms:i32 min_bytes:i32 3+max_bytes:i32=2147483647
     4+isolation_level:i8 7+session_id:i32 7+session_epoch:i32=-1
@@ -95,7 +95,7 @@ LIST_OFFSETS: Final = api_of(
 METADATA: Final = api_of(
     3,
     "Metadata",
-    "0-10",
+    "0-13",
     """
     topics?1+[10+topic_id:uuid name:string?10+] 4+allow_auto_topic_creation:bool=1
     8-10:include_cluster_authorized_operations:bool 8+include_topic_authorized_operations:bool
@@ -295,7 +295,7 @@ API_VERSIONS: Final = api_of(
 INIT_PRODUCER_ID: Final = api_of(
     22,
     "InitProducerId",
-    "0-2",
+    "0-5",
     """
     transactional_id:string? transaction_timeout_ms:i32 3+producer_id:i64=-1
     3+producer_epoch:i16=-1

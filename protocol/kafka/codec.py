@@ -58,7 +58,7 @@ def decode(
     kind `TooManyElements` for more than `elements_max` elements of arrays."""
     try:
         return decoder(shape, version, is_flexible)(frame, at, elements_max)
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise ProtocolError(f"{shape.name} in version {version}: {error}") from None
 
 
@@ -68,7 +68,7 @@ def decode_in_turns(
     """As `decode`, with pauses. Nobody may change `frame` meanwhile."""
     try:
         return (yield from in_turns_decoder(shape, version, is_flexible)(frame, at, ELEMENTS_MAX))
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise ProtocolError(f"{shape.name} in version {version}: {error}") from None
 
 
@@ -98,7 +98,8 @@ def encode_in_turns(
 def decoder(shape: Struct, version: Version, is_flexible: bool) -> Decode:
     """Return the function that decodes a struct.
 
-    It raises `struct.error` for bytes that end too early, `UnicodeDecodeError` for invalid text.
+    It raises `struct.error` or `IndexError` for bytes that end too early, `UnicodeDecodeError` for
+    invalid text.
     """
     return cast(Decode, _Reading(version, is_flexible).decoder(shape))
 
@@ -177,6 +178,10 @@ class _Making:
         return sorted(there, key=lambda one: one.tag or 0)
 
 
+# Most lengths take one byte, which takes no call of a function.
+_READ_UVARINT: Final = "n = frame[at]\nat += 1\nif n >= 128:\n    n, at = uvarint(frame, at - 1)\n"
+
+
 class _Reading(_Making):
     """Generates a function that reads `frame[at:]`. It may still read `left` array elements."""
 
@@ -209,21 +214,24 @@ class _Reading(_Making):
         if tagged:
             lines += self._tags(targets)
         elif self._is_flexible:
-            lines += "at, left = skip_tags(frame, at, left)\n"
+            lines += (
+                "if frame[at]:\n    at, left = skip_tags(frame, at, left)\nelse:\n    at += 1\n"
+            )
         return lines + f"{target} = {self._object(shape.make)}({', '.join(names)})\n"
 
     def _tags(self, targets: dict[Field, str]) -> str:
         """Return the source that reads tagged fields into these variables, and skips others."""
         end = self._name()
         lines = "".join(
-            f"{target} = {self._object(one.default)}\n" for one, target in targets.items()
+            f"{target} = {'[]' if one.is_array else self._object(one.default)}\n"
+            for one, target in targets.items()
         )
         body = f"tag, at = uvarint(frame, at)\n{end}, at = tag_end(frame, at)\n"
         for number, (one, target) in enumerate(targets.items()):
             own = self._fixed_or_field(one, target)
             body += f"{'elif' if number else 'if'} tag == {one.tag}:\n{indent(own, '    ')}"
         body += f"at = {end}\n"
-        lines += "n, at = uvarint(frame, at)\nleft -= n\nif left < 0:\n    raise too_many(n)\n"
+        lines += f"{_READ_UVARINT}left -= n\nif left < 0:\n    raise too_many(n)\n"
         return lines + f"for _ in range(n):\n{indent(body, '    ')}"
 
     def _fixed_or_field(self, one: Field, target: str) -> str:
@@ -255,7 +263,7 @@ class _Reading(_Making):
 
     def _length(self, *, is_long: bool) -> str:
         if self._is_flexible:
-            return "n, at = uvarint(frame, at)\nn -= 1\n"
+            return f"{_READ_UVARINT}n -= 1\n"
         return self._fixed("i" if is_long else "h", ["n"])
 
     def _bytes(self, kind: str, target: str) -> str:
@@ -324,7 +332,7 @@ class _Writing(_Making):
                 own += self._field(one, source)
             own += f"{tags} += uvarint_of({one.tag}) + uvarint_of(len(out)) + out\n{number} += 1\n"
             lines += f"if {condition}:\n{indent(own, '    ')}"
-        return f"{lines}out = {outer}\nout += uvarint_of({number}) + {tags}\n"
+        return f"{lines}out = {outer}\nout += ONE_BYTE[{number}]\nout += {tags}\n"
 
     def _fixed(self, formats: str, sources: Sequence[str]) -> str:
         pack = self._object(struct.Struct(">" + formats).pack)
@@ -346,7 +354,7 @@ class _Writing(_Making):
 
     def _length(self, source: str, *, is_long: bool) -> str:
         if self._is_flexible:
-            return f"out += uvarint_of({source} + 1)\n"
+            return f"n = {source} + 1\nout += ONE_BYTE[n] if n < 128 else uvarint_of(n)\n"
         return self._fixed("i" if is_long else "h", [source])
 
     def _bytes(self, kind: str, source: str) -> str:
@@ -444,6 +452,7 @@ def _too_long(size: int) -> ProtocolError:
 
 
 _HELPERS: Final = {
+    "ONE_BYTE": [bytes([number]) for number in range(128)],
     "ELEMENTS_AT_ONCE": ELEMENTS_AT_ONCE,
     "RESPONSE_BYTES_MAX": RESPONSE_BYTES_MAX,
     "STRING_BYTES_MAX": STRING_BYTES_MAX,

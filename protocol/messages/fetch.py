@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET
 from minibroker.protocol.messages import Request
-from minibroker.protocol.types import EMPTY_RECORDS, Records, TopicPartition
+from minibroker.protocol.types import (
+    EMPTY_RECORDS,
+    NodeEndpoint,
+    Records,
+    TopicIdPartition,
+    TopicPartition,
+)
 
 SESSION_NONE = 0
 SESSION_EPOCH_OPEN = 0
@@ -46,6 +52,9 @@ class FetchRequest(Request["FetchResponse"]):
 
     `isolation_level` changes nothing, since there are no transactions: 0 and 1 (READ_COMMITTED)
     both read to the high watermark.
+
+    With `is_by_id` the topics of `partitions` are named by their ids alone, and those of the answer
+    have theirs. Then `forgotten_by_id` takes the place of `forgotten`.
     """
 
     replica_id: int = NO_NODE
@@ -58,6 +67,8 @@ class FetchRequest(Request["FetchResponse"]):
     forgotten: tuple[TopicPartition, ...] = ()
     isolation_level: int = 0
     broker_epoch: int = NO_EPOCH
+    is_by_id: bool = False
+    forgotten_by_id: tuple[TopicIdPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +94,9 @@ class PartitionFetched:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """`session_id` is 0 if there is no session."""
+    """`session_id` is 0 if there is no session. `nodes` are the leaders that answers name."""
 
     error: int = 0
     session_id: int = SESSION_NONE
     partitions: tuple[PartitionFetched, ...] = ()
+    nodes: tuple[NodeEndpoint, ...] = ()

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP
-from minibroker.protocol.types import EMPTY_RECORDS, Records
+from minibroker.protocol.types import EMPTY_RECORDS, NodeEndpoint, Records
 
 # Named tuples: these are made for every batch, and a frozen dataclass takes four times as long.
 
@@ -12,7 +12,8 @@ class PartitionProduce(NamedTuple):
     """Exactly one record batch for one partition.
 
     `topic_id` is the id that the topic must have (empty: not checked): a leader may know only a
-    deleted topic of this name, and records appended to that one would be lost.
+    deleted topic of this name, and records appended to that one would be lost. `topic` may be ""
+    beside it; then the answer has the id, too.
     """
 
     topic: str
@@ -50,6 +51,8 @@ class PartitionProduced(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """An answer for each partition of the request, in its order."""
+    """An answer for each partition of the request, in its order. `nodes` are the leaders that
+    answers name."""
 
     partitions: tuple[PartitionProduced, ...] = ()
+    nodes: tuple[NodeEndpoint, ...] = ()

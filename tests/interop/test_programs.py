@@ -43,17 +43,13 @@ def run(*command: str, folder: Path, timeout_s: float = RUN_S_MAX) -> str:
     ("package", "program", "output"),
     [
         ("kafkajs@2.2.4", "kafkajs.mjs", WORDS),
-        (
-            "@platformatic/kafka@1.35.0",
-            "platformatic.mjs",
-            "produced\nconsumer: No usable implementation found for API FindCoordinator.\n",
-        ),
+        ("@platformatic/kafka@1.35.0", "platformatic.mjs", WORDS),
     ],
 )
 def test_a_client_of_node(
     bootstrap: str, topic: str, tmp_path: Path, package: str, program: str, output: str
 ) -> None:
-    """It produces, and reads as a member of a group, or says what it misses."""
+    """It produces, and reads as a member of a group."""
     assert NODE is not None
     make_topic(bootstrap, topic)
     shutil.copy(PROGRAMS / program, tmp_path)

@@ -28,7 +28,17 @@ ADDRESS: Final = Endpoint("broker-1", 9092)
 ANSWER_S_MAX: Final = 60.0
 # What differs in each run, or with what is served.
 VARYING: Final = frozenset(
-    {"host", "port", "cluster_id", "topic_id", "member_id", "leader", "producer_id", "api_keys"}
+    {
+        "host",
+        "port",
+        "cluster_id",
+        "topic_id",
+        "session_id",
+        "member_id",
+        "leader",
+        "producer_id",
+        "api_keys",
+    }
 )
 
 
@@ -75,7 +85,8 @@ class Replay:
         self._host = world.network.host("client")
         self._streams: dict[int, Stream] = {}
         self._asked: dict[int, deque[tuple[int, int]]] = {}  # key and version, not answered yet
-        self._members: dict[bytes, bytes] = {}  # recorded ids, and those of the replay
+        # Recorded ids of members, topics and fetch sessions, and those of the replay.
+        self._ids: dict[bytes, bytes] = {}
         self.served: list[tuple[str, int]] = []
 
     async def send(self, connection: int, frame: bytes) -> None:
@@ -83,7 +94,7 @@ class Replay:
         if connection not in self._streams:
             self._streams[connection] = await self._host.connect(ADDRESS)
             self._asked[connection] = deque()
-        for recorded, now in self._members.items():
+        for recorded, now in self._ids.items():
             frame = frame.replace(recorded, now)
         key, version = (int.from_bytes(frame[at : at + 2], "big") for at in (0, 2))
         self._asked[connection].append((key, version))
@@ -110,10 +121,20 @@ class Replay:
         key, version = self._asked[connection].popleft()
         before = answer_of(key, version, recorded)
         now = answer_of(key, version, await self.receive(connection))
-        if key == apis.JOIN_GROUP.key and before.member_id:
-            self._members[before.member_id.encode()] = now.member_id.encode()
+        self._learn(key, before, now)
         assert plain(now) == plain(before), f"{ADAPTERS[key].api.name} in version {version}"
         self.served.append((ADAPTERS[key].api.name, version))
+
+    def _learn(self, key: int, before: Any, now: Any) -> None:
+        """Remember the ids of an answer."""
+        if key == apis.JOIN_GROUP.key and before.member_id:
+            self._ids[before.member_id.encode()] = now.member_id.encode()
+        if key == apis.METADATA.key:
+            for one, other in zip(before.topics, now.topics, strict=True):
+                if any(one.topic_id):
+                    self._ids[one.topic_id] = other.topic_id
+        if key == apis.FETCH.key and before.session_id:
+            self._ids[before.session_id.to_bytes(4, "big")] = now.session_id.to_bytes(4, "big")
 
     def close(self) -> None:
         """Close all connections."""
@@ -150,7 +171,7 @@ SHOWN: Final = {
     "sarama-2.0": [("Metadata", 6), ("Produce", 6), ("JoinGroup", 3), ("OffsetFetch", 4)],
     "sarama-2.8": [("Metadata", 10), ("Produce", 7), ("OffsetFetch", 7), ("Fetch", 11)],
     "kafka-go": [("Produce", 7), ("JoinGroup", 2), ("OffsetCommit", 2)],
-    "platformatic": [("Metadata", 10), ("Produce", 7)],
+    "platformatic": [("Metadata", 12), ("Produce", 11), ("Fetch", 17), ("JoinGroup", 9)],
 }
 
 

@@ -29,6 +29,7 @@ however large it is, so that a reader always makes progress; all other batches o
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from minibroker.broker.errors import Refused
@@ -41,11 +42,14 @@ from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_NONE,
+    SESSION_EPOCH_OPEN,
     FetchRequest,
     FetchResponse,
+    PartitionFetch,
     PartitionFetched,
 )
-from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition, records_size
+from minibroker.protocol.types import OffsetAndEpoch, Slice, records_size
 
 
 class _View(NamedTuple):
@@ -219,7 +223,8 @@ class _Fetch:
         except Exception:
             self._services.fetch_sessions.close(self._context.session_id)  # it is half changed
             raise
-        return FetchResponse(0, self._context.session_id, tuple(answers))
+        nodes = self._services.nodes([one for one in answers if one.leader_id >= 0])
+        return FetchResponse(0, self._context.session_id, tuple(answers), nodes)
 
     def _look(self, wanted: Wanted) -> _View:
         """Return a partition as it is for this reader.
@@ -274,16 +279,23 @@ class _Fetch:
                 self._context.session.rest(wanted, partition.leader())
         except BadBytes as bad:
             refused = self._services.replicas.refusal_of(partition, bad)
-            return self._failure(wanted.name, refused.code), 0
+            return self._failure(wanted, refused.code), 0
         except Refused as refused:
-            return self._failure(wanted.name, refused.code), 0
+            return self._failure(wanted, refused.code), 0
+        topic_id = asked.topic_id if self._request.is_by_id else b""
         known = (partition.high_watermark, partition.log.log_start)
         if divergence is not None:
             epoch, end = divergence.leader_epoch, divergence.offset
             return PartitionFetched(
-                topic, number, 0, *known, diverging_epoch=epoch, diverging_end=end
+                topic,
+                number,
+                0,
+                *known,
+                diverging_epoch=epoch,
+                diverging_end=end,
+                topic_id=topic_id,
             ), 0
-        return PartitionFetched(topic, number, 0, *known, records), size
+        return PartitionFetched(topic, number, 0, *known, records, topic_id=topic_id), size
 
     def _record_sent(self, partition: Partition, offset: int, size: int) -> None:
         if self._is_follower:
@@ -292,9 +304,15 @@ class _Fetch:
         else:
             partition.traffic.bytes_out += size
 
-    def _failure(self, name: TopicPartition, code: ErrorCode) -> PartitionFetched:
-        leader_id, leader_epoch = self._services.leader_hint(name, code)
-        return PartitionFetched(*name, code, leader_id=leader_id, leader_epoch=leader_epoch)
+    def _failure(self, wanted: Wanted, code: ErrorCode) -> PartitionFetched:
+        leader_id, leader_epoch = self._services.leader_hint(wanted.name, code)
+        return PartitionFetched(
+            *wanted.name,
+            code,
+            leader_id=leader_id,
+            leader_epoch=leader_epoch,
+            topic_id=wanted.request.topic_id if self._request.is_by_id else b"",
+        )
 
 
 def handle(
@@ -303,13 +321,50 @@ def handle(
     """Answer a peer (host:port) at once, or park. An error of the session is the error of the whole
     answer."""
     try:
+        request, unknown = without_pause(_named(services, request))
         fetch = without_pause(_begin(services, request, now, peer))
     except Refused as refused:
         return FetchResponse(refused.code)
+    if unknown:
+        return _with_unknown(unknown, fetch.answer())
     answer: FetchResponse | None = fetch.attempt(now) if fetch.may_wait else fetch.answer()
     if answer is not None:
         return answer
     return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)
+
+
+def _named(
+    services: Services, request: FetchRequest
+) -> Turns[tuple[FetchRequest, list[PartitionFetched]]]:
+    """Return the request with the names of its topics, and the answers for ids that no topic has.
+
+    A session is only for topics that are known: a request with an unknown id opens none, and one of
+    a session is refused. Its client then sends a whole request.
+    """
+    if not request.is_by_id:
+        return request, []
+    names = services.image.topic_names
+    partitions: list[PartitionFetch] = []
+    unknown: list[PartitionFetched] = []
+    for some in at_once(request.partitions):
+        for asked in some:
+            name = names.get(asked.topic_id)
+            if name is not None:
+                partitions.append(replace(asked, topic=name))
+                continue
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            unknown.append(PartitionFetched("", asked.partition, code, topic_id=asked.topic_id))
+        if len(some) == AT_ONCE:
+            yield
+    if unknown and request.session_epoch not in (SESSION_EPOCH_NONE, SESSION_EPOCH_OPEN):
+        what = "no topic of this id is known: send a whole request"
+        raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, what)
+    epoch = SESSION_EPOCH_NONE if unknown else request.session_epoch
+    return replace(request, partitions=tuple(partitions), session_epoch=epoch), unknown
+
+
+def _with_unknown(unknown: list[PartitionFetched], answer: FetchResponse) -> FetchResponse:
+    return replace(answer, partitions=(*unknown, *answer.partitions))
 
 
 def _begin(services: Services, request: FetchRequest, now: float, peer: str) -> Turns[_Fetch]:
@@ -331,7 +386,12 @@ def handle_in_turns(
 ) -> Turns[FetchResponse | Parked[FetchResponse]]:
     """As `handle`, for a request about many partitions."""
     try:
+        request, unknown = yield from _named(services, request)
         fetch = yield from _begin(services, request, now, peer)
     except Refused as refused:
         return FetchResponse(refused.code)
+    if unknown:
+        answer = fetch.answer()
+        known: FetchResponse = answer if isinstance(answer, FetchResponse) else (yield from answer)
+        return _with_unknown(unknown, known)
     return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)

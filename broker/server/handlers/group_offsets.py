@@ -51,6 +51,7 @@ from minibroker.protocol.messages.group_offsets import (
 from minibroker.protocol.types import TopicPartition
 
 Answer = TypeVar("Answer")
+ITEMS_OF_A_GROUP = 20  # that take as long as to look up its offsets
 CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 # A response that may be made in turns once it is known.
 Waiting: TypeAlias = Parked[Answer | Turns[Answer]]
@@ -282,7 +283,7 @@ def _fetch_groups(
             ITEM_BYTES + len(each.topic) + len(each.metadata or "") for each in found.partitions
         )
         answers.append(GroupOffsets(group_id, found.error, found.partitions))
-        work = 1 + len(found.partitions) + len(group_id) // CHARS_OF_AN_ITEM
+        work = ITEMS_OF_A_GROUP + len(found.partitions) + len(group_id) // CHARS_OF_AN_ITEM
         if turn.is_over(work):
             yield
             now = trio.current_time()

@@ -33,6 +33,7 @@ AWAY = ErrorCode.COORDINATOR_NOT_AVAILABLE
 CREATION_WAIT_S = 5.0
 MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.KAFKA_STORAGE_ERROR)
 ITEMS_OF_AN_APPEND = 25  # that take as long
+ITEMS_OF_A_GROUP = 2  # that take as long as to find its coordinator
 CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 PREFIX_CHARS_MAX = 255  # of a member's id that begins with its client's
 
@@ -321,7 +322,7 @@ def describe(
             answer_size += size
         described.append(group)
         # To find a group's partition takes time for each character of its name.
-        if turn.is_over(1 + len(group.members) + len(group_id) // CHARS_OF_AN_ITEM):
+        if turn.is_over(ITEMS_OF_A_GROUP + len(group.members) + len(group_id) // CHARS_OF_AN_ITEM):
             yield
             now = trio.current_time()
     return groups.DescribeGroupsResponse(tuple(described))
@@ -437,7 +438,7 @@ def delete(
     for group_id in dict.fromkeys(request.groups):
         deleting.append(item := _Deleting(services, group_id))
         yield from item.begin(turn, now)
-        if turn.is_over(1 + len(group_id) // CHARS_OF_AN_ITEM):
+        if turn.is_over(ITEMS_OF_A_GROUP + len(group_id) // CHARS_OF_AN_ITEM):
             yield
             now = trio.current_time()
     served = {id(item.serving.shard): item.serving.shard for item in deleting if item.serving}

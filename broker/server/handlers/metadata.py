@@ -12,12 +12,14 @@ that it does not know, after which clients ask again.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.broker.turns import AT_ONCE, Turns, without_pause
-from minibroker.protocol.constants import NO_NODE, OFFSETS_TOPIC, ErrorCode
+from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
+from minibroker.protocol.constants import NO_NODE, NO_OPERATIONS, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -43,24 +45,27 @@ def handle(
     if not services.replicas.is_ready:
         raise HangUp("this broker is still waiting for its controller", logging.INFO)
     names = services.image.topics if request.topics is None else dict.fromkeys(request.topics)
+    if request.topic_ids:
+        known = services.image.topic_names
+        names = dict.fromkeys([*names, *[known[one] for one in request.topic_ids if one in known]])
     missing = [name for name in names if name not in services.image.topics]
     may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
     if not missing or not may_create:
         errors = NO_ERRORS
         if missing and not services.controller.may_decide_alone(now):
             errors = dict.fromkeys(filter(is_topic_name, missing), LATER)
-        return _describe(services, tuple(names), errors)
+        return _describe(services, request, tuple(names), errors)
     job = services.controller.forward(CreateTopicsRequest(tuple(map(NewTopic, missing))))
 
     def attempt(now: float) -> MetadataResponse | None:
         if job.result is None:
             return None
         errors = {result.name: _reason(result.error) for result in job.result.topics}
-        return without_pause(_describe(services, tuple(names), errors))
+        return without_pause(_describe(services, request, tuple(names), errors))
 
     def expire() -> MetadataResponse:
         errors = dict.fromkeys(missing, LATER)
-        return without_pause(_describe(services, tuple(names), errors))
+        return without_pause(_describe(services, request, tuple(names), errors))
 
     return Parked((job,), lambda: now + CREATION_WAIT_S, attempt, expire)
 
@@ -76,30 +81,46 @@ def _reason(error: int) -> int:
 
 
 def _describe(
-    services: Services, names: tuple[str, ...], errors: Mapping[str, int]
+    services: Services,
+    request: MetadataRequest,
+    names: tuple[str, ...],
+    errors: Mapping[str, int],
 ) -> Turns[MetadataResponse]:
     """Describe topics. `errors` are the known reasons why topics do not exist."""
     image = services.image  # one image for all turns: it is never changed, only replaced
     topics: list[TopicMetadata] = []
     pause_at = AT_ONCE
     for name in names:
-        topics.append(_topic(image, name, errors))
-        pause_at -= 1 + len(topics[-1].partitions)
+        topic = _topic(image, name, errors)
+        if request.include_topic_operations and not topic.error:
+            topic = replace(topic, authorized_operations=TOPIC_OPERATIONS)
+        topics.append(topic)
+        pause_at -= 1 + len(topic.partitions)
         if pause_at < 0:
             pause_at = AT_ONCE
             yield
+    unknown = [one for one in dict.fromkeys(request.topic_ids) if one not in image.topic_names]
+    for some in at_once(unknown):
+        topics += [TopicMetadata("", ErrorCode.UNKNOWN_TOPIC_ID, one) for one in some]
+        yield
     return MetadataResponse(
-        tuple(
-            BrokerMetadata(
-                broker.node_id,
-                *broker.seen_from(services.listener),
-                is_fenced=broker.is_fenced,
-            )
-            for broker in image.brokers.values()
-        ),
+        describe_brokers(services, image),
         image.cluster_id,
         image.controller_id,
         tuple(topics),
+        CLUSTER_OPERATIONS if request.include_cluster_operations else NO_OPERATIONS,
+    )
+
+
+def describe_brokers(services: Services, image: ClusterImage) -> tuple[BrokerMetadata, ...]:
+    """Describe the brokers, with their addresses for the client."""
+    return tuple(
+        BrokerMetadata(
+            broker.node_id,
+            *broker.seen_from(services.listener),
+            is_fenced=broker.is_fenced,
+        )
+        for broker in image.brokers.values()
     )
 
 
@@ -110,11 +131,11 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
         if not is_topic_name(name):
             unknown = ErrorCode.INVALID_TOPIC_EXCEPTION
         return TopicMetadata(name, errors.get(name) or unknown)
-    partitions = tuple(_partition(image, partition) for partition in topic.partitions)
+    partitions = tuple(describe_partition(image, partition) for partition in topic.partitions)
     return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions, topic.creation)
 
 
-def _partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:
+def describe_partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:
     """Describe a partition: without a leader that is not live, but with all its replicas."""
     is_led = partition.leader in image.brokers
     return PartitionMetadata(

@@ -120,12 +120,16 @@ class _Produce:
     ) -> bool:
         """Append one batch or refuse it, and add its answer. Return False, and do nothing, if what
         is left of this turn's budget is too little for it. `examined` is what a worker found."""
+        topic_id = b"" if asked.topic else asked.topic_id  # of a topic without a name
+        asked = self._named(asked)
         name = TopicPartition(asked.topic, asked.partition)
         replicas = self._services.replicas
         partition = None
         try:
             if self._refusal is not None:
                 raise self._refusal
+            if topic_id and not asked.topic:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             if name.topic == OFFSETS_TOPIC:
                 what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
@@ -143,7 +147,7 @@ class _Produce:
                 return False
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
-            failure = self._failure(name, refused.code, refused.message)
+            failure = self._failure(name, refused.code, refused.message, topic_id)
             self._log_refusal(name, refused, now)
             if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
@@ -166,12 +170,20 @@ class _Produce:
                 appended.base_offset,
                 appended.append_time_ms,
                 partition.log.log_start,
+                topic_id=topic_id,
             )
         )
         return True
 
+    def _named(self, asked: PartitionProduce) -> PartitionProduce:
+        """Return a request with the name of its topic, if the id is known."""
+        if asked.topic or not asked.topic_id:
+            return asked
+        return asked._replace(topic=self._services.image.topic_names.get(asked.topic_id, ""))
+
     def needs_keys(self, asked: PartitionProduce) -> bool:
         """Whether each record needs a key, since the topic is compacted."""
+        asked = self._named(asked)
         partition = self._services.replicas.get(TopicPartition(asked.topic, asked.partition))
         return partition is not None and partition.log.limits.is_compacted
 
@@ -234,17 +246,19 @@ class _Produce:
         """Return the answer once none of its entries can change any more; None before."""
         if self._waiting:
             self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
-        return None if self._waiting else ProduceResponse(tuple(self._answers))
+        return None if self._waiting else self._response()
 
     def expire(self) -> ProduceResponse:
         """Return the answer at the deadline. Appended batches stay in the log, and may yet be
         committed."""
         for item in self._waiting:
-            name = item.partition.topic_partition
-            self._answers[item.place] = self._failure(
-                name, ErrorCode.REQUEST_TIMED_OUT, "appended, but not acknowledged in time"
-            )
-        return ProduceResponse(tuple(self._answers))
+            what = "appended, but not acknowledged in time"
+            self._fail(item, ErrorCode.REQUEST_TIMED_OUT, what)
+        return self._response()
+
+    def _response(self) -> ProduceResponse:
+        nodes = self._services.nodes([one for one in self._answers if one.leader_id >= 0])
+        return ProduceResponse(tuple(self._answers), nodes)
 
     def _counts(self, partition: Partition, end: int) -> bool:
         """Whether everything below `end` satisfies `acks`."""
@@ -262,25 +276,29 @@ class _Produce:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if self._services.image.partition(name) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            self._answers[item.place] = self._failure(name, code, "its leader changed")
+            self._fail(item, code, "its leader changed")
             return True
         if not self._counts(partition, item.end):
             if self._services.is_abandoned_and_replaceable(role, now):
                 what = "appended, but its followers may have another leader"
-                self._answers[item.place] = self._failure(
-                    name, ErrorCode.NOT_LEADER_OR_FOLLOWER, what
-                )
+                self._fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
                 return True
             return False
         if self._acks == ACKS_ALL and not role.is_acknowledgeable(
             partition.settings.min_insync_replicas
         ):
-            self._answers[item.place] = self._failure(
-                name, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the in-sync set shrank"
-            )
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            self._fail(item, code, "the in-sync set shrank")
         return True
 
-    def _failure(self, name: TopicPartition, code: ErrorCode, message: str) -> PartitionProduced:
+    def _fail(self, item: _Waiting, code: ErrorCode, message: str) -> None:
+        """Replace the answer about an appended batch."""
+        name, topic_id = item.partition.topic_partition, self._answers[item.place].topic_id
+        self._answers[item.place] = self._failure(name, code, message, topic_id)
+
+    def _failure(
+        self, name: TopicPartition, code: ErrorCode, message: str, topic_id: bytes
+    ) -> PartitionProduced:
         leader_id, leader_epoch = self._services.leader_hint(name, code)
         return PartitionProduced(
             name.topic,
@@ -289,6 +307,7 @@ class _Produce:
             error_message=message,
             leader_id=leader_id,
             leader_epoch=leader_epoch,
+            topic_id=topic_id,
         )
 
 

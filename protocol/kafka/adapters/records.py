@@ -1,20 +1,29 @@
 """Records and their offsets: PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS
 and INIT_PRODUCER_ID."""
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from minibroker.protocol.constants import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_EPOCH,
     NO_NODE,
     UNKNOWN_TIMESTAMP,
     ApiKey,
+    ErrorCode,
 )
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import admin_apis, apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic, by_topic_id
+from minibroker.protocol.kafka.adapters.adapter import (
+    Adapter,
+    Array,
+    by_topic,
+    by_topic_id,
+    cut_text,
+)
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -45,11 +54,21 @@ from minibroker.protocol.messages.produce import (
     ProduceResponse,
 )
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.types import TopicIdPartition, TopicPartition
+
+Item = TypeVar("Item")
+
+
+PRODUCE_BY_ID_SINCE: Final[Version] = 13
+FETCH_BY_ID_SINCE: Final[Version] = 13
 
 
 def _produce_request(asked: Any, version: Version) -> ProduceRequest:
+    is_by_id = version >= PRODUCE_BY_ID_SINCE
     partitions = tuple(
-        PartitionProduce(topic.name, partition.index, partition.records)
+        PartitionProduce(
+            topic.name, partition.index, partition.records, topic.topic_id if is_by_id else b""
+        )
         for topic in asked.topic_data
         for partition in topic.partition_data
     )
@@ -58,22 +77,45 @@ def _produce_request(asked: Any, version: Version) -> ProduceRequest:
 
 _PRODUCED_TOPIC = apis.PRODUCE.response.of("responses").make
 _PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
+_PRODUCED_LEADER = (
+    apis.PRODUCE.response.of("responses").of("partition_responses").of("current_leader").make
+)
 
 
 def _produce_response(answer: ProduceResponse, version: Version) -> Any:
-    return apis.PRODUCE.response.make(by_topic_id(_PRODUCED_TOPIC, _produced, answer.partitions))
-
-
-def _produced(one: PartitionProduced) -> Any:
-    return _PRODUCED(
-        one.partition, one.error, one.base_offset, one.log_append_time_ms, one.log_start
+    return apis.PRODUCE.response.make(
+        by_topic_id(_PRODUCED_TOPIC, _produced, answer.partitions),
+        node_endpoints=[(*node, None) for node in answer.nodes],
     )
 
 
+def _produced(one: PartitionProduced) -> Any:
+    is_hint = one.leader_epoch != NO_EPOCH
+    return _PRODUCED(
+        one.partition,
+        _error_by_id(one) if one.error and one.topic_id else one.error,
+        one.base_offset,
+        one.log_append_time_ms,
+        one.log_start,
+        (),
+        cut_text(one.error_message),
+        _PRODUCED_LEADER(one.leader_id, one.leader_epoch) if is_hint else None,
+    )
+
+
+def _error_by_id(one: PartitionProduced | PartitionFetched) -> int:
+    """Return the error for a client that knows a topic by its id: another topic of the same name is
+    none to it."""
+    is_other = one.error == ErrorCode.INCONSISTENT_TOPIC_ID
+    return ErrorCode.UNKNOWN_TOPIC_ID if is_other else one.error
+
+
 def _fetch_request(asked: Any, version: Version) -> FetchRequest:
-    """Convert a consumer's request, without a session: the answer then grants none."""
+    """Convert a consumer's request. A follower of Kafka names itself in a tagged field from version
+    15 on; it is served as a consumer."""
     if asked.replica_id >= 0:
         raise ProtocolError("brokers do not fetch by this wire")
+    is_by_id = version >= FETCH_BY_ID_SINCE
     partitions = tuple(
         PartitionFetch(
             topic.topic,
@@ -81,39 +123,67 @@ def _fetch_request(asked: Any, version: Version) -> FetchRequest:
             partition.fetch_offset,
             partition.partition_max_bytes,
             partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+            topic_id=topic.topic_id if is_by_id else b"",
         )
         for topic in asked.topics
         for partition in topic.partitions
     )
+    forgotten = asked.forgotten_topics_data
     return FetchRequest(
         NO_NODE,
         asked.max_wait_ms,
         asked.min_bytes,
         asked.max_bytes,
-        partitions=partitions,
+        asked.session_id,
+        asked.session_epoch,
+        partitions,
+        () if is_by_id else _forgotten(TopicPartition, "topic", forgotten),
         isolation_level=asked.isolation_level,
+        is_by_id=is_by_id,
+        forgotten_by_id=_forgotten(TopicIdPartition, "topic_id", forgotten) if is_by_id else (),
+    )
+
+
+def _forgotten(
+    make: Callable[[Any, int], Item], key: str, topics: Sequence[Any]
+) -> tuple[Item, ...]:
+    return tuple(
+        [make(getattr(topic, key), number) for topic in topics for number in topic.partitions]
     )
 
 
 _FETCHED_TOPIC = apis.FETCH.response.of("responses").make
 _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
+_FETCHED_LEADER = apis.FETCH.response.of("responses").of("partitions").of("current_leader").make
+_DIVERGENCE = apis.FETCH.response.of("responses").of("partitions").of("diverging_epoch").make
 
 
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
     """Convert the answer. Without transactions the last stable offset is the high watermark."""
     return apis.FETCH.response.make(
-        error_code=answer.error, responses=by_topic_id(_FETCHED_TOPIC, _fetched, answer.partitions)
+        0,
+        answer.error,
+        answer.session_id,
+        by_topic_id(_FETCHED_TOPIC, _fetched, answer.partitions),
+        [(*node, None) for node in answer.nodes],
     )
 
 
 def _fetched(one: PartitionFetched) -> Any:
+    is_hint = one.leader_epoch != NO_EPOCH
+    is_divergence = one.diverging_epoch != NO_EPOCH
     return _FETCHED(
         one.partition,
-        one.error,
+        _error_by_id(one) if one.error and one.topic_id else one.error,
         one.high_watermark,
         one.high_watermark,
         one.log_start,
-        records=one.records,
+        None,
+        NO_NODE,
+        one.records,
+        _DIVERGENCE(one.diverging_epoch, one.diverging_end) if is_divergence else None,
+        _FETCHED_LEADER(one.leader_id, one.leader_epoch) if is_hint else None,
     )
 
 
@@ -211,7 +281,7 @@ def _delete_records_response(answer: DeleteRecordsResponse, version: Version) ->
 
 
 def _init_producer_id_request(asked: Any, version: Version) -> InitProducerIdRequest:
-    return InitProducerIdRequest(asked.transactional_id)
+    return InitProducerIdRequest(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 
 def _init_producer_id_response(answer: InitProducerIdResponse, version: Version) -> Any:

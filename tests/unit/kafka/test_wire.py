@@ -12,7 +12,12 @@ from minibroker.protocol.kafka.codec import decode
 from minibroker.protocol.kafka.wire import decode_request, decode_request_in_turns
 from minibroker.protocol.messages import UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsResponse
-from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
+from minibroker.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionFetch,
+    PartitionFetched,
+)
 from minibroker.protocol.messages.group_offsets import OffsetFetchResponse
 from minibroker.protocol.messages.groups import (
     JoinGroupRequest,
@@ -37,6 +42,8 @@ from minibroker.protocol.messages.offsets import (
     PartitionEpoch,
     PartitionEpochEnd,
 )
+from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
+from minibroker.protocol.types import NodeEndpoint
 from tests.support.largest import largest_requests
 from tests.unit.kafka.frames import answer_to, header, request
 from tests.unit.kafka.values import ALL_APIS
@@ -54,25 +61,25 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     """The minima, too: old librdkafka looks for exact versions."""
     value = answer_to(request(apis.API_VERSIONS, 0), apis.API_VERSIONS, ApiVersionsResponse())
     rows = {row.api_key: (row.min_version, row.max_version) for row in value.api_keys}
-    assert rows[0] == (0, 7)
-    assert rows[1] == (4, 11)
+    assert rows[0] == (0, 13)
+    assert rows[1] == (4, 18)
     assert rows[10] == (0, 6)
-    assert rows[22] == (0, 2)
+    assert rows[22] == (0, 5)
     assert rows[23] == (2, 4)
-    assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
+    assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 64, 68, 1001, 1002}
 
 
 def test_an_unknown_api_or_version_is_not_read() -> None:
     """It ends the connection, as Kafka does."""
-    for key, version in ((0, 8), (1, 3), (23, 1), (1002, 0), (-1, 0)):
+    for key, version in ((0, 14), (1, 3), (23, 1), (1002, 0), (-1, 0)):
         with pytest.raises(UnsupportedVersion):
             decode_request(memoryview(header(key, version) + b"\0" * 40))
 
 
 def test_a_refused_version_says_whose_it_was_and_what_is_served() -> None:
     """For the operator: the client sees that its connection ends."""
-    named = struct.pack(">hhih", 0, 12, 7, 4) + b"shop" + b"\0" * 40
-    with pytest.raises(UnsupportedVersion, match="0 to 7 of Produce are; client id 'shop'"):
+    named = struct.pack(">hhih", 0, 14, 7, 4) + b"shop" + b"\0" * 40
+    with pytest.raises(UnsupportedVersion, match="0 to 13 of Produce are; client id 'shop'"):
         decode_request(memoryview(named))
     strange = struct.pack(">hhih", 999, 0, 7, 4) + b"shop"
     with pytest.raises(UnsupportedVersion, match=r"api 999 .*client id 'shop'"):
@@ -145,23 +152,97 @@ def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
     assert told == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
 
 
-def test_fetch_asks_for_no_session_and_gets_none() -> None:
+def test_a_fetch_says_all_that_its_frame_does() -> None:
     """Everything below the high watermark is stable, and no transaction was aborted."""
     topic = apis.FETCH.request.of("topics")
-    partition = topic.of("partitions").make(3, 9, 100, partition_max_bytes=4096)
+    partition = topic.of("partitions").make(3, 9, 100, 8, partition_max_bytes=4096)
     topics = [topic.make(topic="t", partitions=[partition])]
-    frame = request(apis.FETCH, 11, max_wait_ms=5, session_epoch=0, topics=topics)
+    forgotten = [apis.FETCH.request.of("forgotten_topics_data").make("u", partitions=[1, 2])]
+    named = {"max_wait_ms": 5, "session_id": 7, "session_epoch": 4}
+    frame = request(apis.FETCH, 12, topics=topics, forgotten_topics_data=forgotten, **named)
     asked = decode_request(frame)[0].message
-    assert (asked.session_id, asked.session_epoch, asked.replica_id) == (0, -1, -1)
-    one = asked.partitions[0]
-    assert (one.topic, one.partition, one.fetch_offset, one.leader_epoch) == ("t", 3, 100, 9)
-    message = FetchResponse(0, 0, (PartitionFetched("t", 3, 0, 120, 7, [b"records"]),))
+    assert (asked.session_id, asked.session_epoch, asked.replica_id) == (7, 4, -1)
+    assert asked.partitions == (PartitionFetch("t", 3, 100, 4096, 9, 8),)
+    assert asked.forgotten == (("u", 1), ("u", 2))
+    message = FetchResponse(0, 7, (PartitionFetched("t", 3, 0, 120, 7, [b"records"]),))
     value = answer_to(frame, apis.FETCH, message)
     (told,) = value.responses[0].partitions
-    assert value.session_id == 0
+    assert value.session_id == 7
     assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 120, 7)
     assert told.aborted_transactions is None
     assert bytes(told.records) == b"records"
+    assert (told.diverging_epoch, told.current_leader) == (None, None)
+
+
+def test_a_fetch_by_topic_ids() -> None:
+    """From version 13 on; another topic of the same name is an unknown one to its client."""
+    topic = apis.FETCH.request.of("topics")
+    partition = topic.of("partitions").make(3, 9, 100, partition_max_bytes=4096)
+    topics = [topic.make(topic_id=b"i" * 16, partitions=[partition])]
+    forgotten = [apis.FETCH.request.of("forgotten_topics_data").make("", b"j" * 16, [1])]
+    frame = request(apis.FETCH, 13, topics=topics, forgotten_topics_data=forgotten)
+    asked = decode_request(frame)[0].message
+    assert asked.partitions == (PartitionFetch("", 3, 100, 4096, 9, topic_id=b"i" * 16),)
+    assert asked.is_by_id
+    assert asked.forgotten_by_id == ((b"j" * 16, 1),)
+    partitions = (
+        PartitionFetched("t", 3, ErrorCode.INCONSISTENT_TOPIC_ID, topic_id=b"i" * 16),
+        PartitionFetched("", 3, ErrorCode.UNKNOWN_TOPIC_ID, topic_id=b"j" * 16),
+    )
+    value = answer_to(frame, apis.FETCH, FetchResponse(0, 0, partitions))
+    told = [(one.topic_id, one.partitions[0].error_code) for one in value.responses]
+    assert told == [(b"i" * 16, 100), (b"j" * 16, 100)]
+
+
+def test_a_fetch_names_divergence_and_new_leaders() -> None:
+    """In tagged fields; addresses from version 16 on."""
+    partitions = (
+        PartitionFetched("t", 3, 0, 120, diverging_epoch=5, diverging_end=80),
+        PartitionFetched("t", 4, 6, leader_id=2, leader_epoch=9),
+    )
+    message = FetchResponse(0, 0, partitions, (NodeEndpoint(2, "b", 9092),))
+    value = answer_to(request(apis.FETCH, 16), apis.FETCH, message)
+    one, other = value.responses[0].partitions
+    assert (tuple(one.diverging_epoch), one.current_leader) == ((5, 80), None)
+    assert (other.diverging_epoch, tuple(other.current_leader)) == (None, (2, 9))
+    assert [tuple(node) for node in value.node_endpoints] == [(2, "b", 9092, None)]
+
+
+def test_a_batch_for_a_topic_id() -> None:
+    """From version 13 of Produce on. New leaders are named from version 10 on."""
+    topic = apis.PRODUCE.request.of("topic_data")
+    topics = [topic.make(topic_id=b"i" * 16, partition_data=[(3, b"batch")])]
+    frame = request(apis.PRODUCE, 13, acks=-1, timeout_ms=9, topic_data=topics)
+    (asked,) = decode_request(frame)[0].message.partitions
+    assert (asked.topic, asked.partition, asked.topic_id) == ("", 3, b"i" * 16)
+    partitions = (
+        PartitionProduced("t", 3, 6, -1, -1, 0, "no leader", 2, 9, b"i" * 16),
+        PartitionProduced("", 3, 100, topic_id=b"j" * 16),
+    )
+    message = ProduceResponse(partitions, (NodeEndpoint(2, "b", 9092),))
+    value = answer_to(frame, apis.PRODUCE, message)
+    assert [one.topic_id for one in value.responses] == [b"i" * 16, b"j" * 16]
+    told = value.responses[0].partition_responses[0]
+    assert (told.error_code, told.error_message) == (6, "no leader")
+    assert tuple(told.current_leader) == (2, 9)
+    assert [tuple(node) for node in value.node_endpoints] == [(2, "b", 9092, None)]
+
+
+def test_metadata_by_topic_ids() -> None:
+    """From version 12 on; a topic of an unknown id has no name."""
+    make = apis.METADATA.request.of("topics").make
+    frame = request(apis.METADATA, 12, [make(b"i" * 16, None), make(name="t")], False, False, True)
+    asked = decode_request(frame)[0].message
+    assert asked == MetadataRequest(("t",), False, (b"i" * 16,), True)
+    unknown = TopicMetadata("", 100, b"i" * 16)
+    known = TopicMetadata("t", authorized_operations=3576)
+    value = answer_to(frame, apis.METADATA, MetadataResponse(topics=(unknown, known)))
+    told = [(one.name, one.error_code, one.topic_authorized_operations) for one in value.topics]
+    assert told == [(None, 100, -(2**31)), ("t", 0, 3576)]
+    frame = request(apis.METADATA, 8, None, True, True)
+    assert decode_request(frame)[0].message.include_cluster_operations
+    message = MetadataResponse(authorized_operations=8096)
+    assert answer_to(frame, apis.METADATA, message).cluster_authorized_operations == 8096
 
 
 @pytest.mark.parametrize(("version", "lowest"), [(1, -2), (6, -2), (7, -3), (8, -4), (9, -5)])

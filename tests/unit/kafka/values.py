@@ -49,6 +49,9 @@ def _value_of(one: Field, version: int, rng: random.Random) -> Any:
         return [] if one.is_array else one.default
     if one.type != "records" and one.may_be_null(version) and rng.random() < 0.2:
         return None
+    if one.tag is not None and isinstance(one.type, Struct) and not one.is_array:
+        value = _element_of(one, version, rng)
+        return None if value == one.type.make() else value
     if one.is_array:
         return [_element_of(one, version, rng) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
     return _element_of(one, version, rng)

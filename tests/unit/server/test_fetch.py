@@ -7,7 +7,10 @@ import trio.testing
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_NONE,
+    SESSION_EPOCH_OPEN,
     FetchResponse,
+    PartitionFetch,
 )
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import Node, batch_of, records_of, state_of
@@ -130,6 +133,41 @@ def test_the_asker_s_epoch_is_checked(epoch: int, code: ErrorCode) -> None:
     node.lead(state_of(epochs=(5, 0)))
     append(node, batch_of())
     assert answer(node, want(leader_epoch=epoch)).error == code
+
+
+def test_topics_are_fetched_by_their_ids() -> None:
+    """An answer has the ids. An id that no topic has is UNKNOWN_TOPIC_ID: it opens no session, and
+    does not go into one."""
+    node = Node()
+    node.lead(state_of(epochs=(5, 0)))
+    append(node, batch_of())
+    ids = (b"i" * 16, b"j" * 16, b"k" * 16)
+    known, *unknown = [PartitionFetch("", 0, topic_id=one) for one in ids]
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+    for session_epoch in (SESSION_EPOCH_OPEN, SESSION_EPOCH_NONE):
+        whole = ask(node, known, *unknown, is_by_id=True, session_epoch=session_epoch)
+        assert [(one.topic, one.error, one.topic_id) for one in whole.partitions] == [
+            ("", code, ids[1]),
+            ("", code, ids[2]),
+            ("t", 0, ids[0]),
+        ]
+        assert whole.session_id == 0
+    opened = ask(node, known, is_by_id=True, session_epoch=SESSION_EPOCH_OPEN)
+    assert opened.session_id > 0
+    session = {"session_id": opened.session_id, "session_epoch": 1, "is_by_id": True}
+    refused = ask(node, *unknown, **session)
+    assert refused.error == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    again = ask(node, known, **session)
+    assert [(one.topic, one.topic_id) for one in again.partitions] == [("t", ids[0])]
+    assert len(records_of(again.partitions[0])) == SMALL
+
+
+def test_the_address_of_another_leader_is_told() -> None:
+    """Once for each broker."""
+    node = Node()
+    node.live(1, 2)
+    node.lead(state_of(epochs=(5, 0), leader=2, isr=(2,), replicas=(1, 2)))
+    assert ask(node, want(leader_epoch=5)).nodes == ((2, "broker-2", 9092),)
 
 
 def test_the_epoch_is_checked_before_the_leadership() -> None:

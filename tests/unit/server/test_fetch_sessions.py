@@ -21,7 +21,7 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetch,
     PartitionFetched,
 )
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import TopicIdPartition, TopicPartition
 
 
 def sessions(slots: int = 10) -> FetchSessions:
@@ -71,6 +71,23 @@ def test_forgotten_partitions_are_dropped() -> None:
         session_id=first.session_id, session_epoch=1, forgotten=(TopicPartition("t", 0),)
     )
     assert numbers(slots.context(request, 0.0)) == [1]
+
+
+def test_topics_are_forgotten_by_their_ids() -> None:
+    """Also a deleted one, which has no name any more; and it may be named again under another."""
+    slots = sessions()
+    old, new = b"o" * 16, b"n" * 16
+    wanted = [PartitionFetch("t", n, topic_id=old) for n in (0, 1)]
+    first = slots.context(opening(*wanted), 0.0)
+    request = FetchRequest(
+        session_id=first.session_id,
+        session_epoch=1,
+        partitions=(PartitionFetch("t", 0, 5, topic_id=new),),
+        is_by_id=True,
+        forgotten_by_id=(TopicIdPartition(old, 0), TopicIdPartition(new, 1)),
+    )
+    left = slots.context(request, 0.0).wanted
+    assert [(one.name.partition, one.request.topic_id) for one in left] == [(1, old), (0, new)]
 
 
 def test_only_news_travels() -> None:

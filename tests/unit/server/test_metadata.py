@@ -131,6 +131,28 @@ def test_all_topics_some_or_none() -> None:
     assert describe(node).topics == ()
 
 
+def test_topics_by_their_ids() -> None:
+    """An id that no topic has is UNKNOWN_TOPIC_ID; a topic that is named twice is told once."""
+    node = Node()
+    node.know(state_of())
+    ids = (b"i" * 16, b"j" * 16, b"i" * 16, b"j" * 16)
+    answer = answer_of(node, MetadataRequest(("t",), False, ids))
+    told = [(topic.name, topic.error, topic.topic_id) for topic in answer.topics]
+    assert told == [("t", 0, ids[0]), ("", ErrorCode.UNKNOWN_TOPIC_ID, ids[1])]
+    assert answer.topics[0].partitions
+
+
+def test_a_client_may_do_everything() -> None:
+    """Which is told if it asks; there are no access rules."""
+    node = Node()
+    node.know(state_of())
+    told = answer_of(node, MetadataRequest(("t", "u"), False, (), True, True))
+    assert [topic.authorized_operations for topic in told.topics] == [0b110111111000, -(2**31)]
+    assert told.authorized_operations == 0b1111110100000
+    plain = describe(node, "t")
+    assert {plain.topics[0].authorized_operations, plain.authorized_operations} == {-(2**31)}
+
+
 @pytest.mark.parametrize(("topics", "partitions"), [(3000, 1), (30, 100)])
 def test_many_partitions_are_told_in_turns(topics: int, partitions: int) -> None:
     """No answer holds the loop for longer than 500 partitions or so take."""

@@ -35,7 +35,7 @@ from minibroker.protocol.records.compression import ZSTD, compress
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
-from tests.unit.node import Node, batch_of, state_of
+from tests.unit.node import T0, Node, batch_of, state_of
 from tests.unit.server.producing import answer, parked, request_of
 
 
@@ -80,6 +80,37 @@ def test_nobody_is_led_to_the_leader_of_another_topic() -> None:
         wanted = PartitionProduce("t", 0, batch_of(), topic_id)
         refused = answer(node, ProduceRequest(ACKS_LEADER, 0, (wanted,)))
         assert (refused.error, refused.leader_id) == (error, leader)
+
+
+def test_a_topic_is_named_by_its_id() -> None:
+    """The answer has the id, and name; an id that no topic has is UNKNOWN_TOPIC_ID."""
+    node = Node()
+    node.lead()
+    ids = (b"i" * 16, b"j" * 16, b"k" * 16)
+    wanted = tuple(PartitionProduce("", 0, batch_of(), one) for one in ids)
+    outcome = produce.handle(node.services, ProduceRequest(ACKS_LEADER, 0, wanted), 0.0)
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert [(one.topic, one.error, one.topic_id) for one in outcome.partitions] == [
+        ("t", 0, ids[0]),
+        ("", unknown, ids[1]),
+        ("", unknown, ids[2]),
+    ]
+    assert node.partition().log.log_end == 1
+
+
+def test_the_address_of_another_leader_is_told() -> None:
+    """Beside the hint, once for each broker; not that of a broker which is not live."""
+    node = Node()
+    node.live(1, 2)
+    two, three = {"leader": 2, "isr": (2,), "replicas": (2,)}, {"leader": 3, "isr": (3,)}
+    node.know(*(state_of(TopicPartition("t", n), **two) for n in (0, 1)))
+    node.know(state_of(TopicPartition("u", 0), replicas=(3,), **three))
+    names = (T0, TopicPartition("t", 1), TopicPartition("u", 0))
+    wanted = tuple(PartitionProduce(*name, batch_of(), b"i" * 16) for name in names)
+    outcome = produce.handle(node.services, ProduceRequest(ACKS_LEADER, 0, wanted), 0.0)
+    assert [one.leader_id for one in outcome.partitions] == [2, 2, 3]
+    assert {one.topic_id for one in outcome.partitions} == {b""}
+    assert outcome.nodes == ((2, "broker-2", 9092),)
 
 
 def test_the_append_time_is_told() -> None:
