@@ -8,8 +8,9 @@ slice of a replaced segment stays readable until the segment's files are removed
 The rename to `.swap` is the border between what a failing disk leaves as it was, and what it may
 leave half done: see `_swap`.
 
-The log may change while a computation pauses. Appends do no harm. If segments that it reads were
-truncated, deleted or closed, or the log's directory was renamed, it raises `Interrupted`.
+The log may change while a computation pauses. Appends do no harm, nor does a higher log start. If
+the log was truncated (a key that was read may be gone), if segments that it reads were deleted or
+closed, the log's directory was renamed, or its topic is compacted no more, it raises `Interrupted`.
 """
 
 import logging
@@ -149,12 +150,14 @@ class Compaction:
         now. What a step raises because of that is replaced by Interrupted, and what it raises
         because the disk fails by CannotCompact."""
         generations = [segment.generation for segment in segments]
-        directory = self._get_location().directory
+        directory, truncations = self._get_location().directory, self._durability.generation
 
         def require_unchanged() -> None:
             start = self._segments.index_of(segments[0].base_offset)
             is_unchanged = (
-                self._get_location().directory == directory
+                self._limits.is_compacted
+                and self._durability.generation == truncations
+                and self._get_location().directory == directory
                 and [*self._segments][start : start + len(segments)] == segments
                 and [segment.generation for segment in segments] == generations
             )
