@@ -19,6 +19,7 @@ from tests.support.processes import free_base_port, running_broker, running_clus
 
 WORKER: Final = "org.apache.kafka.connect.cli.ConnectDistributed"
 MIRROR_MAKER: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
+CONNECT_TOPICS: Final = ("connect-configs", "connect-offsets", "connect-statuses")
 TOPIC: Final = "words"
 LINES: Final = 1000  # of the file, in each round
 PARTITIONS: Final = 3
@@ -43,9 +44,9 @@ def worker_properties(bootstrap: str, port: int) -> dict[str, object]:
     return {
         "bootstrap.servers": bootstrap,
         "group.id": "connect",
-        "config.storage.topic": "connect-configs",
-        "offset.storage.topic": "connect-offsets",
-        "status.storage.topic": "connect-statuses",
+        "config.storage.topic": CONNECT_TOPICS[0],
+        "offset.storage.topic": CONNECT_TOPICS[1],
+        "status.storage.topic": CONNECT_TOPICS[2],
         "key.converter": strings,
         "value.converter": strings,
         "listeners": f"http://127.0.0.1:{port}",
@@ -119,6 +120,10 @@ def test_connectors_survive_kills(kafka_libraries: None, tmp_path: Path) -> None
                 lambda: {*sink.read_text().splitlines()} >= {*source.read_text().splitlines()},
                 "all lines",
             )
+        with Admin(cluster.addresses) as admin:
+            described = admin.describe_configs(*CONNECT_TOPICS)
+        for configs in described.values():
+            assert ("cleanup.policy", "compact") in [(each.name, each.value) for each in configs]
     lines = sink.read_text().splitlines()
     # At least once, in order; what the killed sink had not committed comes again.
     assert [*dict.fromkeys(lines)] == source.read_text().splitlines()
