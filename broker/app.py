@@ -93,7 +93,7 @@ RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
 UNCREATED_LOGS_INTERVAL_S = 5.0
 TENDING_S = 1.0
-RELEASE_S = 5.0  # between two times that free memory is given back
+RELEASE_S = 2.0  # between two times that free memory is given back
 SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
 
 
@@ -425,7 +425,7 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every five seconds: give free memory back."""
+        after many new partitions. Every two seconds: give free memory back."""
         settled: int | None = None
         released_at = trio.current_time()
         while True:

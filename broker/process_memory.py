@@ -10,15 +10,16 @@ import gc
 import os
 from typing import Final
 
-REGROWTH_BYTES: Final = 8 << 20  # since memory was given back, until it is again
+REGROWTH_BYTES: Final = 8 << 20  # above the floor, from which on memory is given back
+FLOOR_RISE_BYTES: Final = 1 << 20  # by which the floor follows what is held for long, at each time
 _STATM: Final = "/proc/self/statm"
 
 
 class ProcessMemory:
-    """See the head of this file."""
+    """See the head of this file. The floor is what the process holds between its peaks, about."""
 
     def __init__(self) -> None:
-        self._resident_bytes = 0  # when memory was last given back
+        self._floor_bytes = 0
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
 
     def settle(self) -> None:
@@ -31,12 +32,21 @@ class ProcessMemory:
         gc.freeze()
 
     def release(self) -> None:
-        """Give free memory back to the system, if the process has grown since the last time, and if
-        the C library can do that on demand. Takes some milliseconds, in which other threads can
-        hardly allocate."""
-        if self._trim is not None and resident_bytes() >= self._resident_bytes + REGROWTH_BYTES:
+        """Give free memory back to the system, if the process has grown above the floor, and if the
+        C library can do that on demand. Takes some milliseconds, in which other threads can hardly
+        allocate.
+
+        Large requests may be served meanwhile. So what is held after it may be a peak, and the
+        floor rises slowly.
+        """
+        if self._trim is None:
+            return
+        before = resident_bytes()
+        if before >= self._floor_bytes + REGROWTH_BYTES:
             self._trim(0)
-            self._resident_bytes = resident_bytes()
+            rise = FLOOR_RISE_BYTES if self._floor_bytes else before
+            self._floor_bytes = min(resident_bytes(), self._floor_bytes + rise)
+        self._floor_bytes = min(before, self._floor_bytes)
 
 
 def resident_bytes() -> int:

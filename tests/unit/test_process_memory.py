@@ -25,6 +25,18 @@ def test_memory_between_small_objects_is_given_back() -> None:
     assert len(small) == PIECES
 
 
+def test_a_peak_while_memory_is_given_back_is_no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large request that is served at that moment would keep all that it took for good."""
+    readings = iter([76 << 20, 76 << 20, 180 << 20, 170 << 20, 160 << 20, 90 << 20])
+    monkeypatch.setattr("minibroker.broker.process_memory.resident_bytes", lambda: next(readings))
+    memory = ProcessMemory()
+    trims: list[int] = []
+    monkeypatch.setattr(memory, "_trim", trims.append)
+    for _ in range(3):
+        memory.release()
+    assert len(trims) == 3
+
+
 def test_a_process_that_has_not_grown_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call takes milliseconds, in which others can hardly allocate."""
     resident = [100 << 20]
