@@ -434,7 +434,7 @@ class Log:
     # -- retention and expiry
 
     def apply_retention(self, high_watermark: int, now_ms: int) -> Turns[int]:
-        """Delete expired segments, a few in each turn, and return how many. Raises OSError, and
+        """Delete expired segments, one in each turn, and return how many. Raises OSError, and
         Refused if no file descriptor is free. On a full disk the newest one stays, in whose place
         there is no room for another."""
         extent = Extent(self.log_start, high_watermark, self.log_end)
@@ -460,16 +460,17 @@ class Log:
             self._durability.record_name_change()
             # Retention removes no producer: a snapshot has those whose batches are deleted.
             self._snapshots.write(self.log_end, self.producers.dump())
-            yield from self._delete_below(first_base, now_ms)
-            self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
+            if not (yield from self._delete_below(first_base, now_ms)):
+                return count
+            self._snapshots.drop_outside(first_base, self.log_end)
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.release_indexes()
         return count
 
-    def _delete_below(self, offset: int, now_ms: int) -> Turns[None]:
-        """Delete the segments below an offset, which is not above the log start. Ends early if the
-        log is truncated meanwhile, deleted or closed."""
+    def _delete_below(self, offset: int, now_ms: int) -> Turns[bool]:
+        """Delete the segments below an offset, which is not above the log start. Ends early, and
+        returns False, if the log is truncated meanwhile, deleted or closed."""
         generation, directory = self.generation, self.directory
         while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
             [segment] = self._segments.pop_first(1)
@@ -477,7 +478,8 @@ class Log:
             yield
             is_same = (self.generation, self.directory) == (generation, directory)
             if not is_same or self._is_closed:
-                return
+                return False
+        return True
 
     def remove_deleted_files(self, now_ms: int) -> Steps[int | None]:
         """Remove files that are due, in workers. Returns when (ms) the next is due, None without

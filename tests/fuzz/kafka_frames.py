@@ -134,7 +134,7 @@ class KafkaFrames:
             size = rng.choice((0, 1, size - 1, size + 1, 2**31 - 1, -1 & 0xFFFFFFFF, 104_857_601))
             what += f", length {size}"
             is_whole = False
-        sent = struct.pack(">I", size) + data
+        sent = struct.pack(">I", size % 2**32) + data
         return Frame(sent, api.key, version, what, self.known.group, is_whole)
 
     def pieces(
