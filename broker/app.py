@@ -6,6 +6,7 @@
      |- Flusher.run            syncs what was appended
      |- LogCleaner.run         compacts logs
      |- ReplicaFetchers.run    one fetcher for each leader that is copied from
+     |- LogStartCheckpoint.run  makes raised log starts durable
      |- _tend                  each second: the wall clock, log lines put off, requests to answer
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
@@ -74,7 +75,7 @@ from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import take_turns
+from minibroker.broker.turns import take_steps, take_turns
 from minibroker.broker.wall_clock import ClockWatch
 from minibroker.client.net.channel import ChannelOptions
 from minibroker.client.net.network import Listener, Network, connected_socket
@@ -92,7 +93,7 @@ RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
 UNCREATED_LOGS_INTERVAL_S = 5.0
 TENDING_S = 1.0
-RELEASE_S = 30.0  # between two times that free memory is given back
+RELEASE_S = 2.0  # between two times that free memory is given back
 SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
 
 
@@ -392,6 +393,7 @@ class _Broker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run, self._replicas.on_flushed)
             nursery.start_soon(self._fetchers.run, self._replicas)
+            nursery.start_soon(self._replicas.log_starts.run, self._write_log_starts)
             nursery.start_soon(self._tend)
             nursery.start_soon(
                 keep_isrs, self._replicas, self._isr_proposals, self._node.call, intervals
@@ -423,7 +425,7 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every half minute: give free memory back."""
+        after many new partitions. Every two seconds: give free memory back."""
         settled: int | None = None
         released_at = trio.current_time()
         while True:
@@ -453,6 +455,9 @@ class _Broker:
     async def _sync_dir(self, directory: PurePath) -> None:
         await self._system.in_worker(self._system.files.sync_dir, directory)
 
+    async def _write_log_starts(self) -> bool:
+        return await self._system.in_worker(self._manager.checkpoint_log_starts)
+
     async def _keep_house(self) -> None:
         """Do the recurring duties, until cancelled. Those that sync files run in a worker; those
         over all partitions take turns."""
@@ -479,7 +484,8 @@ class _Broker:
             case Duty.RETENTION:
                 await take_turns(self._replicas.apply_retention(self._expiry_ms()))
             case Duty.DELETED_FILES:
-                await take_turns(manager.remove_deleted_files(self._system.wall_ms()))
+                removal = manager.remove_deleted_files(self._system.wall_ms())
+                await take_steps(removal, self._system.in_worker)
             case Duty.PRODUCERS:
                 await take_turns(manager.expire_producers(self._expiry_ms()))
             case Duty.UNCREATED_LOGS:

@@ -87,14 +87,19 @@ async def take_steps(
 def without_pause(computation: Steps[Result]) -> Result:
     """Run a computation to its result without letting other tasks run. What a worker thread would
     do is done here."""
-    done: Any = None
+    resume: Callable[[], Step] = partial(next, computation)
     while True:
         try:
-            step = computation.send(done)
+            step = resume()
         except StopIteration as end:
             result: Result = end.value
             return result
-        done = None if step is None else step()
+        try:
+            done = None if step is None else step()
+        except Exception as error:  # the computation may expect it
+            resume = partial(computation.throw, error)
+        else:
+            resume = partial(computation.send, done)
 
 
 def in_turns_if(is_long: bool, computation: Turns[Result]) -> Result | Turns[Result]:

@@ -27,6 +27,7 @@ from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.newest_offsets import NewestOffsets
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.replication.follower_silence import FollowerSilence
+from minibroker.broker.replication.log_starts import CheckpointTicket, LogStartCheckpoint
 from minibroker.broker.replication.partition import Effects, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
@@ -212,12 +213,18 @@ class LenientGrowthReplicas(Replicas):
     partition_type = LenientGrowthPartition
 
 
-class ForgottenStartReplicas(Replicas):
-    """Reports its log starts before they are durable (DELETE_RECORDS)."""
+class ForgottenStarts(LogStartCheckpoint):
+    """Reports log starts before they are durable (DELETE_RECORDS)."""
 
-    def checkpoint_log_starts(self) -> bool:
+    def ask(self) -> CheckpointTicket:
         """Leave it to the next checkpoint."""
-        return True
+        return CheckpointTicket(0, 0)
+
+
+class ForgottenStartReplicas(Replicas):
+    """Has the checkpoint of this mutant."""
+
+    log_starts_type = ForgottenStarts
 
 
 MUTANTS: Final[Mapping[str, type[Replicas]]] = MappingProxyType(

@@ -6,7 +6,7 @@ than `min.compaction.lag.ms`. It is worth while once enough of it is dirty
 (`min.cleanable.dirty.ratio`), or the oldest dirty record is older than `max.compaction.lag.ms`.
 
 It reads the dirty part once, for the newest offset of each key, and then copies the log from its
-beginning, without
+beginning. Of the dirty part it decodes only batches that have one of these offsets. It leaves out
 
 * records of which a newer one has the same key;
 * tombstones (records without a value) whose delete horizon has passed: `delete.retention.ms` after
@@ -42,7 +42,7 @@ from minibroker.protocol.records.batch import (
     has_valid_crc,
     read_header,
 )
-from minibroker.protocol.records.columns import Columns, decode_columns
+from minibroker.protocol.records.columns import Columns, decode_columns, decode_keys
 from minibroker.protocol.records.retained import (
     COMPACTED_RECORDS_MAX,
     OFFSETS_MAX,
@@ -206,23 +206,23 @@ def _add_keys(cursor: _Cursor, newest: NewestOffsets) -> bool:
     for batch, header in cursor.read():
         keys: Sequence[bytes | None] = ()
         offsets: Sequence[int] = ()
-        if not header.is_control:
-            offsets, _, keys, _, _ = _decode(batch, header)
+        if header.record_count and not header.is_control:
+            _check_count(header)
+            offsets, keys = decode_keys(batch, header)
         if not newest.add(keys, offsets, header.next_offset):
             return False
     return True
 
 
-def _decode(batch: memoryview, header: BatchHeader) -> Columns:
-    """Return the records of a batch. Raises InvalidBatch, also for one with more records than a
-    compacted topic takes: from before the topic was one."""
+def _check_count(header: BatchHeader) -> None:
+    """Raise InvalidBatch for a batch with more records than a compacted topic takes: from before
+    the topic was one."""
     if header.record_count > COMPACTED_RECORDS_MAX:
         what = (
             f"the batch at offset {header.base_offset} has {header.record_count} records;"
             f" {COMPACTED_RECORDS_MAX} can be compacted"
         )
         raise InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, what)
-    return decode_columns(batch, header)
 
 
 class Copier:
@@ -281,10 +281,15 @@ class Copier:
         is_needed = header.has_producer and header.last_offset in self._last_offsets
         if not header.record_count:
             return batch if is_needed else None
-        columns = _decode(batch, header)
+        kept = self._newest.kept_in(header.base_offset, header.next_offset)
+        if kept is not None and not kept:
+            self.has_changed = True
+            return empty(header) if is_needed else None
+        _check_count(header)
+        columns = decode_columns(batch, header)
         horizon_ms = header.delete_horizon_ms
         is_over = horizon_ms is not None and horizon_ms <= self._now_ms
-        is_kept = self._are_kept(columns, is_over)
+        is_kept = self._are_kept(columns, kept, is_over)
         if not any(is_kept):
             self.has_changed = True
             return empty(header) if is_needed else None
@@ -295,10 +300,16 @@ class Copier:
         self.has_changed = True
         return retain(header, columns, is_kept, new_horizon_ms)
 
-    def _are_kept(self, columns: Columns, is_over: bool) -> list[bool]:
-        """Return for each record whether it stays. `is_over`: the tombstones' time is over."""
-        keys = [b"" if key is None else key for key in columns.keys]
-        is_kept = self._newest.are_newest(keys, columns.offsets)
+    def _are_kept(
+        self, columns: Columns, kept: Collection[int] | None, is_over: bool
+    ) -> list[bool]:
+        """Return for each record whether it stays. `kept` are the offsets of the newest records of
+        keys, if they are known; `is_over`: the tombstones' time is over."""
+        if kept is not None:
+            is_kept = [*map({*kept}.__contains__, columns.offsets)]
+        else:
+            keys = [b"" if key is None else key for key in columns.keys]
+            is_kept = self._newest.are_newest(keys, columns.offsets)
         if None in columns.keys or (is_over and None in columns.values):
             is_kept = [
                 kept and key is not None and not (value is None and is_over)

@@ -64,7 +64,7 @@ from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.time_lookup import find_time
-from minibroker.broker.turns import Steps
+from minibroker.broker.turns import Steps, Turns
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
@@ -433,10 +433,10 @@ class Log:
 
     # -- retention and expiry
 
-    def apply_retention(self, high_watermark: int, now_ms: int) -> int:
-        """Delete expired segments, and return how many. Raises OSError, and Refused if no file
-        descriptor is free. On a full disk the newest one stays, in whose place there is no room for
-        another."""
+    def apply_retention(self, high_watermark: int, now_ms: int) -> Turns[int]:
+        """Delete expired segments, one in each turn, and return how many. Raises OSError, and
+        Refused if no file descriptor is free. On a full disk the newest one stays, in whose place
+        there is no room for another."""
         extent = Extent(self.log_start, high_watermark, self.log_end)
         expired = expired_segments(self._segments, self._limits, extent, now_ms)
         count = sum([some.segments for some in expired])
@@ -460,16 +460,30 @@ class Log:
             self._durability.record_name_change()
             # Retention removes no producer: a snapshot has those whose batches are deleted.
             self._snapshots.write(self.log_end, self.producers.dump())
+            if not (yield from self._delete_below(first_base, now_ms)):
+                return count
             self._snapshots.drop_outside(first_base, self.log_end)
-        for segment in self._segments.pop_first(count):
-            self._deleted.add(segment, now_ms, self._limits.file_delete_delay_ms)
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.release_indexes()
         return count
 
-    def remove_deleted_files(self, now_ms: int) -> int | None:
-        """Remove files that are due. Returns when (ms) the next is due, None without one."""
+    def _delete_below(self, offset: int, now_ms: int) -> Turns[bool]:
+        """Delete the segments below an offset, which is not above the log start. Ends early, and
+        returns False, if the log is truncated meanwhile, deleted or closed."""
+        generation, directory = self.generation, self.directory
+        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+            [segment] = self._segments.pop_first(1)
+            self._deleted.add(segment, now_ms, self._limits.file_delete_delay_ms)
+            yield
+            is_same = (self.generation, self.directory) == (generation, directory)
+            if not is_same or self._is_closed:
+                return False
+        return True
+
+    def remove_deleted_files(self, now_ms: int) -> Steps[int | None]:
+        """Remove files that are due, in workers. Returns when (ms) the next is due, None without
+        one."""
         return self._deleted.remove_due(now_ms)
 
     def expire_producers(self, now_ms: int) -> None:

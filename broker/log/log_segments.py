@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
+from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader
@@ -294,7 +296,7 @@ class _Deleted(NamedTuple):
     due_ms: int
     delay_ms: int
     segment: Segment
-    paths: tuple[PurePath, ...]
+    renamed: dict[PurePath, PurePath]  # the names before, by the present ones
 
 
 class DeletedSegments:
@@ -314,22 +316,32 @@ class DeletedSegments:
         while self._files.exists(segment.path.with_name(segment.path.name + suffix)):
             number += 1
             suffix = f".{number}{DELETED_SUFFIX}"
-        renamed = []
+        renamed: dict[PurePath, PurePath] = {}
+        self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, renamed))
         for path in segment.paths:
             if self._files.exists(path):
                 target = path.with_name(path.name + suffix)
                 self._files.rename(path, target)
-                renamed.append(target)
+                renamed[target] = path
                 if path == segment.path:
                     segment.move_file(path.parent, suffix)
-        self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, tuple(renamed)))
 
-    def remove_due(self, now_ms: int) -> int | None:
-        """Remove the files that are due. Return when the next are due, None if none are left."""
+    def take_back(self, segment: Segment) -> None:
+        """Undo `add`, as far as it went."""
+        for deleted in [one for one in self._deleted if one.segment is segment]:
+            for target, path in [*deleted.renamed.items()]:
+                self._files.rename(target, path)
+                del deleted.renamed[target]
+            segment.return_file()
+            self._deleted.remove(deleted)
+
+    def remove_due(self, now_ms: int) -> Steps[int | None]:
+        """Remove the files that are due, in workers. Return when the next are due, None if none are
+        left."""
         for deleted in [item for item in self._deleted if is_delay_over(*item[:2], now_ms)]:
             deleted.segment.close()
-            for path in deleted.paths:
-                self._files.remove(path)
+            for path in [*deleted.renamed]:
+                yield partial(self._files.remove, path)
             self._deleted.remove(deleted)
         return min((item.due_ms for item in self._deleted), default=None)
 

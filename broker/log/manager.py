@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -68,12 +69,11 @@ from minibroker.broker.log.recovery import (
 )
 from minibroker.broker.log.sealed_files import SealedFiles
 from minibroker.broker.log.segment import file_name, offsets_in
-from minibroker.broker.turns import Turns, at_once
+from minibroker.broker.turns import Steps, Turns, at_once
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
-REMOVED_AT_ONCE = 20  # logs, in one turn: some milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,10 +368,10 @@ class LogManager:
 
     # -- duties
 
-    def apply_retention(self, name: TopicPartition, high_watermark: int, now_ms: int) -> int:
+    def apply_retention(self, name: TopicPartition, high_watermark: int, now_ms: int) -> Turns[int]:
         """Delete a log's expired segments below the high watermark; return how many."""
         try:
-            return self._logs[name].apply_retention(high_watermark, now_ms)
+            return (yield from self._logs[name].apply_retention(high_watermark, now_ms))
         except Refused as refused:
             text = refused.message
         except OSError as error:
@@ -381,27 +381,26 @@ class LogManager:
         LOGGER.warning("%s keeps expired segments: %s", name, text)
         return 0
 
-    def remove_deleted_files(self, now_ms: int) -> Turns[None]:
-        """Remove the files of deleted segments and logs whose delay has passed."""
+    def remove_deleted_files(self, now_ms: int) -> Steps[None]:
+        """Remove the files of deleted segments and logs whose delay has passed, in workers: the
+        removal of a large file takes long."""
         for logs in at_once(list(self._logs.values())):
             for log in logs:
-                log.remove_deleted_files(now_ms)
-            yield
+                yield from log.remove_deleted_files(now_ms)
+            yield None
         over = [
             log
             for log, due_ms in self._deleted.items()
             if is_delay_over(due_ms, log.limits.file_delete_delay_ms, now_ms)
         ]
-        for logs in at_once(over, REMOVED_AT_ONCE):
-            for log in logs:
-                self._remove_deleted(log)
-            yield
+        for log in over:
+            yield from self._remove_deleted(log)
 
-    def _remove_deleted(self, log: Log) -> None:
-        self._forget(log.topic_partition)
+    def _remove_deleted(self, log: Log) -> Steps[None]:
+        yield partial(self._forget, log.topic_partition)
         log.abandon()
         try:
-            self._files.remove_tree(log.directory)
+            yield partial(self._files.remove_tree, log.directory)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 raise

@@ -443,6 +443,12 @@ class Segment:
         self.file.path = directory / (self.file.path.name + suffix)
         self._sealed_files.close(self.file)
 
+    def return_file(self) -> None:
+        """Record that the file of a sealed segment has its first name again."""
+        assert isinstance(self.file, SealedFile)
+        self.file.path = self.path
+        self._sealed_files.close(self.file)
+
     def close(self) -> None:
         """Close the file; its slices become stale. May be called twice."""
         self.generation += 1

@@ -7,15 +7,20 @@ clock milliseconds, -1 for a follower that was never caught up.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from minibroker.broker.log.compaction import LastRun
 from minibroker.broker.log.log import Log
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import NEVER, Leader, Pending, PendingExpand, Progress
 from minibroker.broker.replication.statistics import followers_of
-from minibroker.broker.turns import Turns, at_once
+from minibroker.broker.turns import Turn, Turns
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages.control import PartitionState
-from minibroker.protocol.messages.replicas import FollowerDescription, ReplicaDescription
+from minibroker.protocol.messages.replicas import (
+    CompactionDescription,
+    FollowerDescription,
+    ReplicaDescription,
+)
 from minibroker.protocol.types import TopicPartition
 
 
@@ -40,14 +45,15 @@ def describe_all(
 ) -> Turns[list[ReplicaDescription]]:
     """Describe every replica, each as it is when its turn comes; ages count up to `now`."""
     found = [describe_uncreated(one) for one in uncreated.values()]
-    for some in at_once(list(logs.items())):
-        for name, log in some:
-            partition = partitions.get(name)
-            if partition is None:
-                found.append(describe_log(log))
-            else:
-                found.append(describe(partition, broker_id, now))
-        yield
+    turn = Turn()
+    for name, log in list(logs.items()):
+        partition = partitions.get(name)
+        if partition is None:
+            found.append(describe_log(log))
+        else:
+            found.append(describe(partition, broker_id, now))
+        if turn.is_over(1 + log.limits.is_compacted * log.compaction.segment_count):
+            yield
     return found
 
 
@@ -88,6 +94,21 @@ def describe(partition: Partition, broker_id: int, now: float) -> ReplicaDescrip
         isr,
         reason,
         followers,
+        _describe_compaction(partition, now) if log.limits.is_compacted else None,
+    )
+
+
+def _describe_compaction(partition: Partition, now: float) -> CompactionDescription:
+    compaction = partition.log.compaction
+    found = compaction.find_sealed(partition.high_watermark)
+    run = compaction.last_run or LastRun(NEVER)
+    return CompactionDescription(
+        found.clean_size,
+        found.dirty_size,
+        _age_ms(run.at, now),
+        run.bytes_read,
+        run.bytes_freed,
+        run.stopped,
     )
 
 

@@ -6,7 +6,8 @@ and written in a second than `log.cleaner.io.max.bytes.per.second`.
 
 A log that cannot be read, or not copied, is left as it is, reported, and not tried again before the
 broker starts again or the log is truncated. A full disk, or a process without a free file
-descriptor, ends a compaction, too; it is tried again later. Nothing of that stops the broker.
+descriptor, ends a compaction, too; it is tried again later. Nothing of that stops the broker; only
+a swap that can neither be done nor undone does (`broker/log/compaction.py`).
 """
 
 import logging
@@ -16,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.broker.errors import Refused
 from minibroker.broker.log.cleaning import (
     BYTES_AT_ONCE,
     CannotCompact,
@@ -24,6 +24,7 @@ from minibroker.broker.log.cleaning import (
     Cleaned,
     Interrupted,
 )
+from minibroker.broker.log.compaction import LastRun
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
 from minibroker.broker.replication.partition import Partition
@@ -135,16 +136,17 @@ class LogCleaner:
         except (InvalidBatch, StaleSlice, CannotCompact) as error:
             logger.error("%s is not compacted: %s", name, error)
             self._failed[name] = _Failure(log, log.generation, str(error))
+            log.compaction.last_run = LastRun(trio.current_time(), stopped=str(error))
             return True
-        except Refused as refused:
-            logger.warning("%s is compacted later: %s", name, refused.message)
-            return False
         except OSError as error:
             if error.errno not in SHORTAGES:
                 raise
-            logger.warning("%s is compacted later: %s", name, shortage_text(error))
+            shortage = shortage_text(error)
+            logger.warning("%s is compacted later: %s", name, shortage)
+            log.compaction.last_run = LastRun(trio.current_time(), stopped=shortage)
             return False
         freed = found.clean_size + found.dirty_size - cleaned.bytes_left
+        log.compaction.last_run = LastRun(trio.current_time(), cleaned.bytes_read, freed)
         self._runs += 1
         self._bytes_read += cleaned.bytes_read
         self._bytes_freed += freed

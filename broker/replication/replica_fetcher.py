@@ -57,7 +57,7 @@ class FetcherStatistics(NamedTuple):
 
 
 class FollowerReplicas(Protocol):
-    """The replicas of this broker, as their fetchers use them. No method waits."""
+    """The replicas of this broker, as their fetchers use them."""
 
     @property
     def broker_epoch(self) -> int:
@@ -68,8 +68,8 @@ class FollowerReplicas(Protocol):
     ) -> FollowerOutcome:
         """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
 
-    def checkpoint_log_starts(self) -> bool:
-        """Make raised log starts durable. Returns False in a shortage."""
+    async def checkpoint_log_starts(self) -> bool:
+        """Wait until raised log starts are durable. Returns False in a shortage."""
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
@@ -269,11 +269,12 @@ class ReplicaFetcher:
         """Fetch and apply answers while partitions are left and the endpoint stays."""
         while self._plan and self.endpoint == endpoint:
             await self._wait_for_syncs()
+            are_starts_durable = await replicas.checkpoint_log_starts()
             now = trio.current_time()
             self._events.flush(now)
             self._connected.deadline = math.inf  # this request includes all that joined
             request = self._plan.next(
-                now, replicas.broker_epoch, are_starts_durable=replicas.checkpoint_log_starts()
+                now, replicas.broker_epoch, are_starts_durable=are_starts_durable
             )
             if request is None:
                 if now >= self._plan.keepalive_at:

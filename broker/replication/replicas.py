@@ -21,6 +21,7 @@ Rejected: a registry that also answers clients. `server/handlers` does that.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
@@ -37,7 +38,9 @@ from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import confirmed_text
 from minibroker.broker.replication.follower import FollowerOutcome, LeaderAnswer
 from minibroker.broker.replication.follower_silence import FollowerSilence
+from minibroker.broker.replication.log_starts import LOG_STARTS, LogStartCheckpoint
 from minibroker.broker.replication.partition import NO_EFFECTS, Partition
+from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replica_table import Collaborators, ReplicaTable
 from minibroker.broker.replication.roles import (
     NEVER,
@@ -97,6 +100,7 @@ class Replicas:
     """
 
     partition_type: ClassVar[type[Partition]] = Partition
+    log_starts_type: ClassVar[type[LogStartCheckpoint]] = LogStartCheckpoint
 
     def __init__(self, config: Config, collaborators: Collaborators) -> None:
         self._config = config
@@ -124,7 +128,7 @@ class Replicas:
         self._has_image_begun = False
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
-        self._has_raised_start = False  # a log start is not in the checkpoint yet
+        self.log_starts = self.log_starts_type(collaborators.purgatory.notify)
         self._isr_shrinks = 0
         self._isr_expands = 0
         self.image = ClusterImage()
@@ -364,17 +368,24 @@ class Replicas:
 
     def delete_records(self, partition: Partition, offset: int) -> int:
         """Delete the records below an offset as the leader (see `Partition.delete_records`). The
-        new log start is durable after `checkpoint_log_starts`. Raises `Refused`."""
+        new log start is durable after a checkpoint (`log_starts`). Raises `Refused`."""
+        log_start = partition.log.log_start
         offset = partition.delete_records(offset)
-        self._has_raised_start = True
-        self._collaborators.purgatory.notify(partition.topic_partition)
+        if partition.log.log_start != log_start:
+            self.log_starts.record_raise()
+            self._collaborators.purgatory.notify(partition.topic_partition)
         return offset
 
-    def checkpoint_log_starts(self) -> bool:
-        """Make raised log starts durable. Returns False in a shortage."""
-        if self._has_raised_start:
-            self._has_raised_start = not self._collaborators.manager.checkpoint_log_starts()
-        return not self._has_raised_start
+    async def checkpoint_log_starts(self) -> bool:
+        """Wait until raised log starts are durable. Returns False in a shortage."""
+        ticket = self.log_starts.ask()
+        parked = Parked(
+            (LOG_STARTS,),
+            lambda: math.inf,
+            lambda _: self.log_starts.outcome(ticket),
+            lambda: False,
+        )
+        return await self._collaborators.purgatory.wait_for_answer(parked)
 
     def apply_answer(
         self, partition: Partition, answer: LeaderAnswer, now: float
@@ -385,7 +396,7 @@ class Replicas:
             partition.log, answer, partition.settings, self._collaborators.wall_ms()
         )
         if partition.log.log_start != log_start:
-            self._has_raised_start = True
+            self.log_starts.record_raise()
         partition.traffic.bytes_from_leader += outcome.size
         if partition.log.log_end != log_end:
             self._on_append(partition, now)
@@ -489,10 +500,13 @@ class Replicas:
                 if self._partitions.get(name) is not partition:
                     continue
                 log_start = log.log_start
-                self._collaborators.manager.apply_retention(name, partition.high_watermark, now_ms)
-                if log.log_start != log_start:
-                    self._collaborators.purgatory.notify(name)
-                    yield  # a checkpoint was written
+                for _ in self._collaborators.manager.apply_retention(
+                    name, partition.high_watermark, now_ms
+                ):
+                    if log.log_start != log_start:
+                        log_start = log.log_start
+                        self._collaborators.purgatory.notify(name)
+                    yield
             yield
 
     def flush_events(self, now: float) -> None:

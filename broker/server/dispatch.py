@@ -25,6 +25,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import (
     acls,
     broker,
+    cluster,
     configs,
     consumer_groups,
     control,
@@ -107,6 +108,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.ALTER_CONFIGS: _changes(configs.alter),
     ApiKey.OFFSET_DELETE: _changes(group_offsets.delete),
     ApiKey.ALTER_PARTITION: _changes(control.alter_partition),
+    ApiKey.DESCRIBE_CLUSTER: _reads(cluster.describe),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _reads(cluster.describe_topic_partitions),
     ApiKey.UNREGISTER_BROKER: _changes(broker.unregister),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _changes(consumer_groups.describe),  # as above
     ApiKey.DESCRIBE_REPLICAS: _reads(control.describe_replicas),

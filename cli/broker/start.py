@@ -8,7 +8,6 @@ which is no worse than `kill -9`: the next start recovers the logs.
 """
 
 import errno
-import gc
 import os
 import random
 import signal
@@ -183,8 +182,10 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
     from minibroker.broker.clock import boot_id, wall_ms
     from minibroker.broker.disk import RealFiles, in_worker
     from minibroker.broker.machine import RealMachine
+    from minibroker.broker.process_memory import ProcessMemory
     from minibroker.client.net.network import TcpNetwork
 
+    memory = ProcessMemory()
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),
@@ -196,33 +197,9 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
         machine=RealMachine(config.log_dirs, store_name(config)),
         hostname=socket.gethostname(),
         open_http=_http_of(config),
-        settle_memory=_settle_memory,
-        release_memory=_release_memory,
+        settle_memory=memory.settle,
+        release_memory=memory.release,
     )
-
-
-def _settle_memory() -> None:
-    """Exclude the existing objects, which mostly stay, from garbage collection.
-
-    A full collection would otherwise block the broker for 50 ms, with 10,000 partitions for half a
-    second.
-    """
-    gc.collect(1)
-    gc.freeze()
-
-
-def _release_memory() -> None:
-    """Give free memory back to the system, where the C library can do that on demand (glibc).
-
-    Otherwise a broker keeps the memory of its largest answers for good: small objects that stay lie
-    between their pieces. After a million fuzzed frames that was 118 MB. It takes some milliseconds,
-    in which others can hardly allocate.
-    """
-    import ctypes
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] | None":

@@ -84,11 +84,14 @@ def _whole(named: list[Path]) -> Iterator[Path]:
 
 def _line(entry: Mapping[str, object]) -> str:
     """Return `name: value` pairs; a record's line has the prefix that Kafka's tool gives it."""
-    shown = {True: "true", False: "false"}
-    texts = [
-        f"{name}: {shown[value] if isinstance(value, bool) else value}"
-        for name, value in entry.items()
-        if name != "type"
-    ]
+    texts = [f"{name}: {_text(value)}" for name, value in entry.items() if name != "type"]
     mark = {"record": "| ", "damage": "DAMAGE "}.get(str(entry["type"]), "")
     return mark + " ".join(texts)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return str(value)

@@ -1,12 +1,12 @@
 """`minibroker topic`: create, list, describe, alter, trim and delete topics.
 
 `describe` prints the lines of Kafka's tool, because people grep them; the meaning of an
-acknowledgement for the topic goes to stderr, and into the JSON.
+acknowledgement for the topic, and the state of compaction, go to stderr, and into the JSON.
 """
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import and_
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ from minibroker.cli.terminal import (
     opened_admin,
     pairs,
 )
+from minibroker.cli.topic.compaction import LogCompaction, compactions_of
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.partitions import Health
@@ -171,8 +172,10 @@ def describe(
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
         topics = admin.describe_topics(*names)
         configs = admin.describe_configs(*names)
+        compacted = [name for name in names if _is_compacted(configs[name])]
+        compactions = compactions_of(admin.describe_replicas(*compacted)) if compacted else {}
     filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
-    shown = [_description(each, configs[each.name], filters) for each in topics]
+    shown = [_description(each, configs[each.name], filters, compactions) for each in topics]
     if output is OutputFormat.JSON:
         print(json.dumps(shown, indent=2))
         return
@@ -184,8 +187,16 @@ def describe(
                 note(f"WARNING: {each.name}-{partition.partition} has no leader ({why})")
 
 
+def _is_compacted(configs: "Iterable[ConfigDescription]") -> bool:
+    policies = [config.value for config in configs if config.name == "cleanup.policy"]
+    return "compact" in ",".join(policies).split(",")
+
+
 def _description(
-    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: "Health"
+    topic: "TopicMetadata",
+    configs: "Iterable[ConfigDescription]",
+    filters: "Health",
+    compactions: "Mapping[tuple[str, int], list[LogCompaction]]",
 ) -> dict[str, object]:
     """Return a topic as JSON shows it, with the partitions that match one of the filters."""
     from minibroker.broker.findings.partitions import health_of, needed_in_sync
@@ -215,6 +226,11 @@ def _description(
                 "isr": list(each.isr),
                 "offline_replicas": list(each.offline_replicas),
             }
+            | (
+                {"compaction": [one._asdict() for one in found]}
+                if (found := compactions.get((topic.name, each.partition)))
+                else {}
+            )
             for each in partitions
         ],
     }
@@ -241,6 +257,9 @@ def _print_description(described: dict[str, object], only_partitions: bool) -> N
             f"\tReplicas: {_joined(each['replicas'])}\tIsr: {_joined(each['isr'])}"
             "\tElr: \tLastKnownElr: "
         )
+    for each in partitions:
+        for one in each.get("compaction", ()):
+            note(f"{name}-{each['partition']} on broker {LogCompaction(**one)}")
     if not only_partitions:
         note(f"{name}: {described['acknowledgement']}")
 

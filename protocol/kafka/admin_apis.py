@@ -32,7 +32,7 @@ CREATE_TOPICS: Final = api_of(
 DELETE_TOPICS: Final = api_of(
     20,
     "DeleteTopics",
-    "0-4",
+    "0-5",
     """
     6+topics[name:string? topic_id:uuid] 0-5:topic_names:[string] timeout_ms:i32
     """,
@@ -133,4 +133,67 @@ INCREMENTAL_ALTER_CONFIGS: Final = api_of(
     responses[error_code:i16 error_message:string? resource_type:i8 resource_name:string]
     """,
     flexible=1,
+)
+ELECT_LEADERS: Final = api_of(
+    43,
+    "ElectLeaders",
+    "0-2",
+    """
+    1+election_type:i8 topic_partitions?[topic:string partitions:[i32]] timeout_ms:i32=60000
+    """,
+    """
+    throttle_time_ms:i32 1+error_code:i16
+    replica_election_results[
+        topic:string partition_result[partition_id:i32 error_code:i16 error_message:string?]
+    ]
+    """,
+    flexible=2,
+)
+OFFSET_DELETE: Final = api_of(
+    47,
+    "OffsetDelete",
+    "0-0",
+    "group_id:string topics[name:string partitions[partition_index:i32]]",
+    """
+    error_code:i16 throttle_time_ms:i32
+    topics[name:string partitions[partition_index:i32 error_code:i16]]
+    """,
+)
+DESCRIBE_CLUSTER: Final = api_of(
+    60,
+    "DescribeCluster",
+    "0-2",
+    """
+    include_cluster_authorized_operations:bool 1+endpoint_type:i8=1 2+include_fenced_brokers:bool
+    """,
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string? 1+endpoint_type:i8=1
+    cluster_id:string controller_id:i32=-1
+    brokers[broker_id:i32 host:string port:i32 rack:string? 2+is_fenced:bool]
+    cluster_authorized_operations:i32=-2147483648
+    """,
+    flexible=0,
+)
+DESCRIBE_TOPIC_PARTITIONS: Final = api_of(
+    75,
+    "DescribeTopicPartitions",
+    "0-0",
+    """
+    topics[name:string] response_partition_limit:i32=2000
+    cursor?{topic_name:string partition_index:i32}
+    """,
+    """
+    throttle_time_ms:i32
+    topics[
+        error_code:i16 name:string? topic_id:uuid is_internal:bool
+        partitions[
+            error_code:i16 partition_index:i32 leader_id:i32 leader_epoch:i32=-1
+            replica_nodes:[i32] isr_nodes:[i32] eligible_leader_replicas:[i32]?
+            last_known_elr:[i32]? offline_replicas:[i32]
+        ]
+        topic_authorized_operations:i32=-2147483648
+    ]
+    next_cursor?{topic_name:string partition_index:i32}
+    """,
+    flexible=0,
 )

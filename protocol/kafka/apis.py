@@ -295,7 +295,7 @@ API_VERSIONS: Final = api_of(
 INIT_PRODUCER_ID: Final = api_of(
     22,
     "InitProducerId",
-    "0-2",
+    "0-5",
     """
     transactional_id:string? transaction_timeout_ms:i32 3+producer_id:i64=-1
     3+producer_epoch:i16=-1

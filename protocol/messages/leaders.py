@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from minibroker.protocol.messages import Request
 from minibroker.protocol.types import TopicPartition
 
+PREFERRED = 0  # an election type
+
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest(Request["ElectLeadersResponse"]):
-    """Elects the preferred leaders of these partitions; None: of all."""
+    """Elects the preferred leaders of these partitions; None: of all. `election_type` is 0, for a
+    preferred leader; a request for an unclean election (1) is refused."""
 
     partitions: tuple[TopicPartition, ...] | None = None
     timeout_ms: int = 30_000
+    election_type: int = PREFERRED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,12 @@ from minibroker.protocol.messages import Request
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
-    """A `transactional_id` is refused: there are no transactions."""
+    """A `transactional_id` is refused: there are no transactions. A producer may name its id and
+    epoch, or neither; it gets another id in any case."""
 
     transactional_id: str | None = None
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

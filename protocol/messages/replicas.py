@@ -30,13 +30,30 @@ class FollowerDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionDescription:
+    """The compaction of one replica's log, which a compacted topic has.
+
+    Of what may be compacted `clean_bytes` were compacted before, and `dirty_bytes` were not. The
+    last compaction since the broker's start ended `run_age_ms` ago (-1: none has): it read
+    `bytes_read` and freed `bytes_freed`, or was `stopped` by what this text says.
+    """
+
+    clean_bytes: int = 0
+    dirty_bytes: int = 0
+    run_age_ms: int = -1
+    bytes_read: int = 0
+    bytes_freed: int = 0
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaDescription:
     """The current state of one replica.
 
     `role` is "leader", "follower", "failed" or "offline"; `reason` explains the last two.
     `last_epoch` is the newest entry of its leader epochs. `isr` is the confirmed one on a leader,
     and empty on other replicas, and so are the `followers`. `durable_end` is the offset up to which
-    the log was synced.
+    the log was synced. `compaction` is nil unless the topic is compacted.
     """
 
     topic: str
@@ -54,6 +71,7 @@ class ReplicaDescription:
     isr: tuple[int, ...] = ()
     reason: str = ""
     followers: tuple[FollowerDescription, ...] = ()
+    compaction: CompactionDescription | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ class Process:
         """Delete the segments that are too old; return how many."""
         wall_ms = self.services.wall_ms()
         return sum(
-            self.manager.apply_retention(name, high_watermark, wall_ms)
+            without_pause(self.manager.apply_retention(name, high_watermark, wall_ms))
             for name, high_watermark in self.replicas.high_watermarks().items()
         )
 

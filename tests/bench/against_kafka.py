@@ -25,9 +25,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
-from tests.bench import apache_kafka
 from tests.bench.__main__ import WIDTH, table_of
 from tests.bench.rounds import Row, by_turns, millions, milliseconds, run_module, seconds
+from tests.support import apache_kafka
 from tests.support.processes import running_cluster
 
 KAFKA = f"Apache Kafka {apache_kafka.VERSION}"

@@ -18,9 +18,9 @@ from uuid import uuid4
 from confluent_kafka import Consumer, Producer
 
 from minibroker.testing import running_cluster
-from tests.bench.apache_kafka import CannotRun, fetch, running_kafka
 from tests.bench.rounds import ROUNDS, Row, by_turns, seconds
 from tests.bench.yardsticks import make_mock_producer, mock_address
+from tests.support.apache_kafka import CannotRun, fetch, running_kafka
 
 LIBRARIES: Final = "import trio, msgpack"
 ONE_MAX: Final = 3.0

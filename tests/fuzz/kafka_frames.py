@@ -83,7 +83,7 @@ class KafkaFrames:
             return twist.value
         is_above = twist is not None and twist.path.startswith(f"{path}.")
         if not one.is_array:
-            if one.may_be_null(version) and self.known.is_null(one.name):
+            if not is_above and one.may_be_null(version) and self.known.is_null(one.name):
                 return None if one.type != "records" else b""
             return self._element(one, version, twist, path)
         if twist is not None and here:
@@ -134,7 +134,7 @@ class KafkaFrames:
             size = rng.choice((0, 1, size - 1, size + 1, 2**31 - 1, -1 & 0xFFFFFFFF, 104_857_601))
             what += f", length {size}"
             is_whole = False
-        sent = struct.pack(">I", size) + data
+        sent = struct.pack(">I", size % 2**32) + data
         return Frame(sent, api.key, version, what, self.known.group, is_whole)
 
     def pieces(
@@ -166,7 +166,10 @@ def _struct(
 
 def _pieces(one: Field, version: int, value: Any, is_flexible: bool, path: str) -> Iterator[Piece]:
     if not one.is_array:
-        yield from _element(one, version, value, is_flexible, path)
+        if isinstance(one.type, Struct):  # which may be null: a byte says so
+            yield Piece(path, "i8", struct.pack(">b", -1 if value is None else 1))
+        if value is not None or not isinstance(one.type, Struct):
+            yield from _element(one, version, value, is_flexible, path)
         return
     yield _size(None if value is None else len(value), is_flexible, path)
     if value and len(value) >= MANY and value[0] is value[-1]:  # one element over and over
@@ -243,8 +246,9 @@ def _twists(shape: Struct, version: int, path: str) -> Iterator[Twist]:
         if one.is_array:
             yield from (Twist(here, times=times, is_value=False) for times in (0, 2, MANY))
             yield Twist(here, times=THOUSANDS, is_value=False)
-            if isinstance(one.type, Struct):
-                yield from _twists(one.type, version, f"{here}.")
+        if isinstance(one.type, Struct):
+            yield from _twists(one.type, version, f"{here}.")
+        if one.is_array or isinstance(one.type, Struct):
             continue
         match one.type:
             case "bool":

@@ -13,6 +13,7 @@ from itertools import count
 import pytest
 
 from tests.interop.clients import CLIENTS, Client
+from tests.support.apache_kafka import fetch
 from tests.support.processes import BrokerProcess, running_broker
 
 FOREIGN_WARNINGS = (
@@ -72,3 +73,9 @@ def topic(request: pytest.FixtureRequest) -> str:
 def client(request: pytest.FixtureRequest) -> Client:
     """Each of the clients."""
     return request.param
+
+
+@pytest.fixture(scope="session")
+def kafka_libraries() -> None:
+    """Apache Kafka's libraries, from Maven Central; a test needs Java for them (`NEEDS_JAVA`)."""
+    fetch()

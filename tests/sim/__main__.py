@@ -13,6 +13,7 @@ be split: 0-99, 100-199, and so on. For a single seed it also prints where the s
 * `variants`: a cluster with fewer replicas or more topics,
 * `deletions`: a cluster whose clients delete records,
 * `compaction`: a cluster that compacts topics,
+* `group-compaction`: consumer groups on a cluster that compacts their commits,
 * `broker`: one broker alone.
 """
 
@@ -42,11 +43,21 @@ from tests.sim import chaos
 from tests.sim.cluster import Scenario
 from tests.sim.compaction import CompactionScenario
 from tests.sim.deletions import DeletionsScenario
+from tests.sim.group_compaction import CompactedGroupScenario
 from tests.sim.group_scenario import GroupScenario
 from tests.sim.variants import VariantScenario
 from tests.sim.wires import WiresScenario
 
-SCENARIOS = ("cluster", "broker", "groups", "wires", "variants", "deletions", "compaction")
+SCENARIOS = (
+    "cluster",
+    "broker",
+    "groups",
+    "wires",
+    "variants",
+    "deletions",
+    "compaction",
+    "group-compaction",
+)
 MADE = MUTANTS | DELETION_MUTANTS
 BROKEN = ChainMap(dict(RULE_MUTANTS), dict(WIRE_MUTANTS), dict(COMPACTION_MUTANTS))
 
@@ -85,6 +96,8 @@ class Totals:
             self.run_broker(seed)
         elif scenario == "groups":
             self.run_groups(GroupScenario(seed, **replicas), is_traced)
+        elif scenario == "group-compaction":
+            self.run_groups(CompactedGroupScenario(seed, **replicas), is_traced)
         elif scenario == "wires":
             self.run_cluster(WiresScenario(seed, **replicas), is_traced)
         elif scenario == "deletions":

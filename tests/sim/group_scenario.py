@@ -15,7 +15,7 @@ Three kinds of seeds, one after the other:
   Then who keeps a partition never waits for its records, but perhaps for its own commits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -34,6 +34,7 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.client import TopicPartition
 from minibroker.client.admin import NewTopic
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.records.record import Record
 from minibroker.testing.cluster import (
     SimulatedBroker,
     SimulatedCluster,
@@ -42,6 +43,7 @@ from minibroker.testing.cluster import (
 )
 from tests.sim.checkers import Violation
 from tests.sim.cluster import FLUSHES, NETWORK, draw_settings, watch_until
+from tests.sim.compacted_tables import Table
 from tests.sim.faults import Chaos
 from tests.sim.group_checkers import judge_log
 from tests.sim.group_loners import commit_alone, look_on, open_loner
@@ -134,13 +136,26 @@ class GroupScenario:
         """See the head of this module."""
         return KINDS[self.seed % len(KINDS)]
 
+    def draw_settings(self, world: SimulatedWorld) -> dict[str, str]:
+        """What all brokers have in common."""
+        return draw_group_settings(world, FLUSHES[self.seed // len(KINDS) % len(FLUSHES)])
+
+    def draw_tables(self) -> dict[str, Table]:
+        """Which topics are compacted."""
+        return {}
+
+    def stored_commits(self, watcher: Watcher) -> Iterator[list[Record]]:
+        """What the offsets topic holds, once for replicas that hold the same."""
+        yield [*chain.from_iterable(watcher.records(OFFSETS_TOPIC).values())]
+
     async def run(self) -> SeedResult:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
         world = SimulatedWorld(self.seed, NETWORK)
         rng = world.rng("shape")
-        settings = draw_group_settings(world, FLUSHES[self.seed // len(KINDS) % len(FLUSHES)])
+        settings = self.draw_settings(world)
         async with open_cluster(world, settings, 3, self.replicas_type) as cluster:
             self.watcher = watcher = Watcher(world, cluster)
+            watcher.tables.update(self.draw_tables())
             clients = Clients(world, cluster.address, rng.randint(2, 6))
             fates = draw_fates(
                 world.rng("fates"),
@@ -232,7 +247,8 @@ class GroupScenario:
         holdings = stage.group.holdings
         holdings.judge_end(log_ends(watcher), stage.group.commits.floors)
         stage.group.closes.judge(trio.current_time())
-        judge_stored(watcher, committed)
+        for records in self.stored_commits(watcher):
+            judge_stored(records, committed)
         if self.kind == "steady":
             holdings.judge_steady(GAP_S_MAX)
         if self.kind != "wild":
@@ -276,11 +292,13 @@ def unread(stage: Stage, ends: Mapping[TopicPartition, int]) -> list[TopicPartit
     ]
 
 
-def judge_stored(watcher: Watcher, committed: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+def judge_stored(
+    records: Iterable[Record], committed: Mapping[str, Mapping[TopicPartition, int]]
+) -> None:
     """What the log says, replayed from its beginning, is what is told. Raises `Violation`."""
     offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in committed}
     metadata: dict[str, list[GroupMetadata]] = {group: [] for group in committed}
-    for record in chain.from_iterable(watcher.records(OFFSETS_TOPIC).values()):
+    for record in records:
         match decode(record.key, record.value):
             case OffsetKey(group, topic, partition), CommittedOffset(offset):
                 offsets[group][TopicPartition(topic, partition)] = offset

@@ -199,6 +199,10 @@ class Watcher:
             strays = []
         return f"strays: {strays}" if strays else ""
 
+    def replicas(self, topic: str) -> list[Replica]:
+        """All replicas of a topic, as they were seen last."""
+        return [each for each in self._last.replicas if each.name.topic == topic]
+
     def stored(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
         """All records of the topics that there are, from replicas that must be equal to the byte,
         but for compacted topics.

@@ -164,7 +164,7 @@ class Script:
         assert self.log is not None
         before = self.log.log_start
         self.log_start = 1 << 60  # may be anywhere while it is at it
-        self.log.apply_retention(self.log_end, self.now_ms)
+        without_pause(self.log.apply_retention(self.log_end, self.now_ms))
         assert self.log.log_start >= before
         self.log_start = self.log.log_start
         without_pause(self.manager.remove_deleted_files(self.now_ms))

@@ -5,7 +5,9 @@ import pytest
 from minibroker.testing.cluster import simulate
 from minibroker.testing.mutants import RULE_MUTANTS, mutated
 from tests.sim.cluster import FLUSHES
+from tests.sim.group_compaction import CompactedGroupScenario
 from tests.sim.group_scenario import KINDS, GroupScenario
+from tests.support.seeds import rest_in_soak
 
 SEEDS = range(9)
 PART = 20
@@ -30,6 +32,26 @@ def test_a_group_keeps_its_promises(seed):
     told = simulate(GroupScenario(seed).run, seed)
     assert told.delivered > 40, f"repeat: {REPEAT} {seed}"
     assert told.generations > 0
+
+
+@pytest.mark.parametrize("seed", rest_in_soak(range(len(KINDS))))
+def test_a_group_keeps_its_promises_while_its_commits_are_compacted(seed):
+    """Coordinators replay what compaction has left, on whichever broker."""
+    scenario = CompactedGroupScenario(seed)
+    told = simulate(scenario.run, seed)
+    command = f"repeat: python -m tests.sim --scenario group-compaction --seeds {seed}"
+    assert told.delivered > 40, command
+    assert scenario.filler_count > 0, command
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(1000, 1300, PART))
+def test_many_seeds_with_compaction(first):
+    """Some hundreds more, in parts."""
+    seeds = range(first, first + PART)
+    failed = [seed for seed in seeds if finds(seed, CompactedGroupScenario)]
+    command = "python -m tests.sim --scenario group-compaction --seeds"
+    assert not failed, [f"{command} {seed}" for seed in failed]
 
 
 @pytest.mark.soak
@@ -68,10 +90,10 @@ def test_every_kind_of_scenario_has_its_seeds():
     assert len(kinds) == len(KINDS) * len(FLUSHES)
 
 
-def finds(seed):
+def finds(seed, scenario_type=GroupScenario):
     """Whether something is wrong with a seed."""
     try:
-        simulate(GroupScenario(seed).run, seed)
+        simulate(scenario_type(seed).run, seed)
     except Exception:
         return True
     return False

@@ -128,4 +128,4 @@ async def test_memory_is_settled_and_given_back(
         await trio.sleep(60)
     [at] = settled_at
     assert at - began_at < 5
-    assert len(released_at) in (1, 2)
+    assert len(released_at) > 10

@@ -24,6 +24,7 @@ from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import Flush, LogLimits
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,
@@ -279,10 +280,10 @@ class Life:
 
     def retain(self) -> None:
         before = self.log.log_start
-        self.log.apply_retention(self.high_watermark, self.now_ms)
+        without_pause(self.log.apply_retention(self.high_watermark, self.now_ms))
         assert before <= self.log.log_start <= max(self.high_watermark, before)
         self.log_start = self.log.log_start
-        self.log.remove_deleted_files(self.now_ms)
+        without_pause(self.log.remove_deleted_files(self.now_ms))
         self.manager.checkpoint_log_starts()
 
     # -- restarts

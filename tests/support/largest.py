@@ -39,6 +39,9 @@ NUMBERS: Final = {
     "resource_type": 2,
     "config_operation": 0,
     "operation": 0,
+    "election_type": 0,
+    "response_partition_limit": 2_000,
+    "partitions_max": 2_000,
     "key_type": 0,
     "isolation_level": 0,
     "timestamp": -1,
@@ -195,7 +198,7 @@ class _KafkaFrames:
         if not one.is_in(self._api.last):
             return one.default
         if not one.is_array:
-            return self._plain(one, index)
+            return None if isinstance(one.type, Struct) else self._plain(one, index)
         count = self._count if path == self.path else 1
         indexes = [0] * count if self.is_repeated else range(count)
         return [

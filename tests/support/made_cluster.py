@@ -23,6 +23,7 @@ from minibroker.broker.groups.shard import partition_of
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import LogLimits
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch
@@ -119,7 +120,9 @@ def _fill(log: Log, partition: int) -> None:
         log.append_as_leader(memoryview(batch), epoch, NOW_MS)
     if partition % RETAINED_EVERY == 0:
         log.raise_start(BATCHES * RECORDS // 2)
-        assert log.apply_retention(log.log_end, NOW_MS), "segments are too large to be retained"
+        assert without_pause(log.apply_retention(log.log_end, NOW_MS)), (
+            "segments are too large to be retained"
+        )
 
 
 def _fill_offsets(log: Log, commits: Sequence[Commit]) -> None:

@@ -1,17 +1,19 @@
 """DELETE_RECORDS: raise log starts, and answer when no replica that may lead brings records back.
 
-The leader raises its own log start at once, and checkpoints it. Its followers learn it from their
-next FETCH answer, and report their own with the FETCH after that. The request waits for every
-in-sync replica, and for the live replicas that may join. A replica that is down raises its log
-start when it returns, before it may join the in-sync set (A3.6). The next retention deletes the
-segments that lie completely below.
+The leader raises its own log start at once, and asks for its checkpoint. Its followers learn it
+from their next FETCH answer, and report their own with the FETCH after that. The request waits for
+the checkpoint, for every in-sync replica, and for the live replicas that may join. A replica that
+is down raises its log start when it returns, before it may join the in-sync set (A3.6). The next
+retention deletes the segments that lie completely below.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import trio
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.replication.log_starts import LOG_STARTS, CheckpointTicket
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE
@@ -47,6 +49,7 @@ class _DeleteRecords:
         self._services = services
         self._answers: list[PartitionRecordsDeleted] = []
         self._waiting: list[_Waiting] = []
+        self._ticket: CheckpointTicket | None = None  # until the checkpoint has the log starts
 
     def delete(self, asked: PartitionDeleteRecords, now: float) -> None:
         """Raise one log start or refuse it, and add the answer."""
@@ -72,22 +75,38 @@ class _DeleteRecords:
         self._answers.append(PartitionRecordsDeleted(*name))
 
     def checkpoint(self) -> None:
-        """Make the log starts durable here."""
-        if self._waiting and not self._services.replicas.checkpoint_log_starts():
-            for item in self._waiting:
-                what = "the disk is full, or no file descriptor is free"
-                self._fail(item, ErrorCode.KAFKA_STORAGE_ERROR, what)
-            self._waiting.clear()
+        """Ask for a checkpoint of the log starts, which the answer waits for."""
+        if self._waiting:
+            self._ticket = self._services.replicas.log_starts.ask()
 
     @property
     def keys(self) -> tuple[object, ...]:
-        """The keys that the final answers depend on: the partitions, and the live brokers."""
-        return (*(item.partition.topic_partition for item in self._waiting), IMAGE)
+        """The keys that the final answers depend on: the partitions, the checkpoint, and the live
+        brokers."""
+        names = [item.partition.topic_partition for item in self._waiting]
+        return (*names, LOG_STARTS, IMAGE)
 
     def attempt(self, now: float) -> DeleteRecordsResponse | None:
         """Return the answer once none of its entries can change any more; None before."""
+        if self._ticket is not None:
+            is_durable = self._services.replicas.log_starts.outcome(self._ticket)
+            if is_durable is None:
+                return None
+            self._ticket = None
+            if not is_durable:
+                self._fail_all()
         self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
         return None if self._waiting else DeleteRecordsResponse(tuple(self._answers))
+
+    def _fail_all(self) -> None:
+        for item in self._waiting:
+            what = "the disk is full, or no file descriptor is free"
+            self._fail(item, ErrorCode.KAFKA_STORAGE_ERROR, what)
+        self._waiting.clear()
+
+    def deadline(self, request_deadline: float) -> float:
+        """Return until when to wait: without a limit for this broker's own disk."""
+        return request_deadline if self._ticket is None else math.inf
 
     def expire(self) -> DeleteRecordsResponse:
         """Return the answer at the deadline. The leader's log start stays raised."""
@@ -158,4 +177,6 @@ def _finish(
     if answer is not None:
         return answer
     deadline = now + max(0, request.timeout_ms) / 1000
-    return Parked(deletion.keys, lambda: deadline, deletion.attempt, deletion.expire)
+    return Parked(
+        deletion.keys, lambda: deletion.deadline(deadline), deletion.attempt, deletion.expire
+    )

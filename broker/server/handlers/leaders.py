@@ -4,6 +4,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.leaders import (
+    PREFERRED,
     ElectLeadersRequest,
     ElectLeadersResponse,
     HandOverRequest,
@@ -13,8 +14,11 @@ from minibroker.protocol.messages.leaders import (
 
 def elect(
     services: Services, request: ElectLeadersRequest, now: float
-) -> Parked[ElectLeadersResponse]:
+) -> ElectLeadersResponse | Parked[ElectLeadersResponse]:
     """Elect leaders, and answer when the brokers know them; NOT_CONTROLLER at other brokers."""
+    if request.election_type != PREFERRED:
+        what = "only preferred leaders are elected by request; see unclean.leader.election.enable"
+        return ElectLeadersResponse(ErrorCode.INVALID_REQUEST, what)
 
     def expire() -> ElectLeadersResponse:
         return ElectLeadersResponse(ErrorCode.REQUEST_TIMED_OUT, services.why_late())

@@ -104,18 +104,23 @@ def _describe(
         topics += [TopicMetadata("", ErrorCode.UNKNOWN_TOPIC_ID, one) for one in some]
         yield
     return MetadataResponse(
-        tuple(
-            BrokerMetadata(
-                broker.node_id,
-                *broker.seen_from(services.listener),
-                is_fenced=broker.is_fenced,
-            )
-            for broker in image.brokers.values()
-        ),
+        describe_brokers(services, image),
         image.cluster_id,
         image.controller_id,
         tuple(topics),
         CLUSTER_OPERATIONS if request.include_cluster_operations else NO_OPERATIONS,
+    )
+
+
+def describe_brokers(services: Services, image: ClusterImage) -> tuple[BrokerMetadata, ...]:
+    """Describe the brokers, with their addresses for the client."""
+    return tuple(
+        BrokerMetadata(
+            broker.node_id,
+            *broker.seen_from(services.listener),
+            is_fenced=broker.is_fenced,
+        )
+        for broker in image.brokers.values()
     )
 
 
@@ -126,11 +131,11 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
         if not is_topic_name(name):
             unknown = ErrorCode.INVALID_TOPIC_EXCEPTION
         return TopicMetadata(name, errors.get(name) or unknown)
-    partitions = tuple(_partition(image, partition) for partition in topic.partitions)
+    partitions = tuple(describe_partition(image, partition) for partition in topic.partitions)
     return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions, topic.creation)
 
 
-def _partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:
+def describe_partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:
     """Describe a partition: without a leader that is not live, but with all its replicas."""
     is_led = partition.leader in image.brokers
     return PartitionMetadata(

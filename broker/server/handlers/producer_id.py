@@ -5,7 +5,7 @@ claimed there may be no id left: the client gets an error after which it asks ag
 """
 
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ErrorCode
 from minibroker.protocol.messages.producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -21,6 +21,9 @@ def handle(
             ErrorCode.INVALID_REQUEST,
             error_message="there are no transactions here: leave transactional.id unset",
         )
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        what = "a producer names its id and its epoch, or neither"
+        return InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=what)
     producer_id = services.controller.next_producer_id()
     if producer_id is None:
         trouble = services.controller.store_trouble()

@@ -1,4 +1,5 @@
-"""The cluster and its topics: METADATA, CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS."""
+"""The cluster and its topics: METADATA, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, CREATE_TOPICS,
+CREATE_PARTITIONS, DELETE_TOPICS, ELECT_LEADERS."""
 
 from functools import partial
 from typing import Any, Final
@@ -6,8 +7,26 @@ from typing import Any, Final
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import admin_apis, apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
+from minibroker.protocol.kafka.adapters.adapter import (
+    Adapter,
+    Array,
+    Converted,
+    by_topic,
+    cut_text,
+)
 from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicCursor,
+)
+from minibroker.protocol.messages.leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionElected,
+)
 from minibroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -25,6 +44,7 @@ from minibroker.protocol.messages.topics import (
     NewTopic,
     ReplicaAssignment,
 )
+from minibroker.protocol.types import TopicPartition
 
 
 def _metadata_request(asked: Any, version: Version) -> MetadataRequest:
@@ -153,11 +173,130 @@ def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
 def _delete_topics_response(answer: DeleteTopicsResponse, version: Version) -> Any:
     make = admin_apis.DELETE_TOPICS.response.of("responses").make
     return admin_apis.DELETE_TOPICS.response.make(
-        responses=Converted(lambda one: make(one.name, bytes(16), one.error), answer.topics)
+        responses=Converted(
+            lambda one: make(one.name, bytes(16), one.error, cut_text(one.error_message)),
+            answer.topics,
+        )
     )
 
 
+def _describe_cluster_request(asked: Any, version: Version) -> DescribeClusterRequest:
+    return DescribeClusterRequest(
+        asked.include_cluster_authorized_operations,
+        asked.endpoint_type,
+        asked.include_fenced_brokers,
+    )
+
+
+def _describe_cluster_response(answer: DescribeClusterResponse, version: Version) -> Any:
+    shape = admin_apis.DESCRIBE_CLUSTER.response
+    make = shape.of("brokers").make
+    return shape.make(
+        error_code=answer.error,
+        error_message=cut_text(answer.error_message),
+        cluster_id=answer.cluster_id,
+        controller_id=answer.controller_id,
+        brokers=[
+            make(one.node_id, one.host, one.port, one.rack, one.is_fenced) for one in answer.brokers
+        ],
+        cluster_authorized_operations=answer.authorized_operations,
+    )
+
+
+def _describe_topic_partitions_request(
+    asked: Any, version: Version
+) -> DescribeTopicPartitionsRequest:
+    return DescribeTopicPartitionsRequest(
+        tuple([topic.name for topic in asked.topics]),
+        asked.response_partition_limit,
+        None if asked.cursor is None else TopicCursor(*asked.cursor),
+    )
+
+
+_TOLD_TOPIC: Final = admin_apis.DESCRIBE_TOPIC_PARTITIONS.response.of("topics")
+
+
+def _describe_topic_partitions_response(
+    answer: DescribeTopicPartitionsResponse, version: Version
+) -> Any:
+    shape, cursor = admin_apis.DESCRIBE_TOPIC_PARTITIONS.response, answer.next_cursor
+    make_cursor = shape.of("next_cursor").make
+    return shape.make(
+        topics=Converted(
+            lambda topic: _TOLD_TOPIC.make(
+                topic.error,
+                topic.name,
+                topic.topic_id,
+                topic.is_internal,
+                Converted(_told_partition, topic.partitions),
+                topic.authorized_operations,
+            ),
+            answer.topics,
+        ),
+        next_cursor=None if cursor is None else make_cursor(cursor.topic, cursor.partition),
+    )
+
+
+def _told_partition(one: PartitionMetadata) -> Any:
+    """Convert a partition, which has no eligible leaders beside its in-sync replicas (KIP-966).
+    Kafka's tools fail where these lists are null."""
+    return _TOLD_TOPIC.of("partitions").make(
+        one.error,
+        one.partition,
+        one.leader_id,
+        one.leader_epoch,
+        one.replicas,
+        one.isr,
+        (),
+        (),
+        one.offline_replicas,
+    )
+
+
+def _elect_leaders_request(asked: Any, version: Version) -> ElectLeadersRequest:
+    partitions = None
+    if asked.topic_partitions is not None:
+        partitions = tuple(
+            TopicPartition(topic.topic, number)
+            for topic in asked.topic_partitions
+            for number in topic.partitions
+        )
+    return ElectLeadersRequest(partitions, asked.timeout_ms, asked.election_type)
+
+
+def _elect_leaders_response(answer: ElectLeadersResponse, version: Version) -> Any:
+    shape = admin_apis.ELECT_LEADERS.response
+    if answer.error and not shape.has("error_code", version):
+        raise ProtocolError(f"version {version} of ElectLeaders cannot say {answer.error}")
+    results = shape.of("replica_election_results")
+    make = results.of("partition_result").make
+
+    def elected(one: PartitionElected) -> Any:
+        return make(one.partition, one.error, cut_text(one.error_message))
+
+    return shape.make(0, answer.error, by_topic(results.make, elected, answer.partitions))
+
+
 ADAPTERS: Final = (
+    Adapter(
+        admin_apis.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_CLUSTER,
+        _describe_cluster_request,
+        _describe_cluster_response,
+    ),
+    Adapter(
+        admin_apis.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        _describe_topic_partitions_request,
+        _describe_topic_partitions_response,
+    ),
+    Adapter(
+        admin_apis.ELECT_LEADERS,
+        ApiKey.ELECT_LEADERS,
+        _elect_leaders_request,
+        _elect_leaders_response,
+        Array("topic_partitions", "partitions", "partitions"),
+    ),
     Adapter(
         admin_apis.CREATE_PARTITIONS,
         ApiKey.CREATE_PARTITIONS,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey, ErrorCode
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka import admin_apis, apis
 from minibroker.protocol.kafka.adapters.adapter import (
     Adapter,
     Array,
@@ -23,6 +23,8 @@ from minibroker.protocol.messages.group_offsets import (
     GroupPartitions,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommit,
@@ -345,7 +347,37 @@ def _fetched_offset(topics: Struct, one: PartitionGroupOffset) -> Any:
     )
 
 
+def _offset_delete_request(asked: Any, version: Version) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        asked.group_id,
+        tuple(
+            GroupPartition(topic.name, one.partition_index)
+            for topic in asked.topics
+            for one in topic.partitions
+        ),
+    )
+
+
+def _offset_delete_response(answer: OffsetDeleteResponse, version: Version) -> Any:
+    topics = admin_apis.OFFSET_DELETE.response.of("topics")
+    make = topics.of("partitions").make
+
+    def deleted(one: PartitionCommitted) -> Any:
+        return make(one.partition, one.error)
+
+    return admin_apis.OFFSET_DELETE.response.make(
+        answer.error, 0, by_topic(topics.make, deleted, answer.partitions)
+    )
+
+
 ADAPTERS: Final = (
+    Adapter(
+        admin_apis.OFFSET_DELETE,
+        ApiKey.OFFSET_DELETE,
+        _offset_delete_request,
+        _offset_delete_response,
+        Array("topics", "partitions", "partitions"),
+    ),
     Adapter(
         apis.FIND_COORDINATOR,
         ApiKey.FIND_COORDINATOR,

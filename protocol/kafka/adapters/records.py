@@ -281,7 +281,7 @@ def _delete_records_response(answer: DeleteRecordsResponse, version: Version) ->
 
 
 def _init_producer_id_request(asked: Any, version: Version) -> InitProducerIdRequest:
-    return InitProducerIdRequest(asked.transactional_id)
+    return InitProducerIdRequest(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 
 def _init_producer_id_response(answer: InitProducerIdResponse, version: Version) -> Any:

@@ -7,7 +7,9 @@ import pytest
 from minibroker.broker.log import cleaning
 from minibroker.broker.log.cleaning import Interrupted
 from minibroker.broker.log.scan import BadBytes
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import InvalidBatch, ProducerStamp, iterate_headers
+from minibroker.protocol.records.columns import decode_columns
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
 from minibroker.testing.disk import Stopped
 from tests.unit.log.workbench import NOW, Bench, finish
@@ -217,8 +219,54 @@ def test_what_a_slow_reader_has_stays_readable_over_two_compactions():
         slices += [(part, part.read()) for part in one.log.read(0, 1 << 40, one.log.log_end)]
     one.location.sealed_files.give_back(1000)
     assert [part.read() for part, _ in slices] == [data for _, data in slices]
-    one.log.remove_deleted_files(NOW + 100_000)
+    without_pause(one.log.remove_deleted_files(NOW + 100_000))
     assert not [name for name in one.files.list(one.log.directory) if "deleted" in name]
+
+
+def test_only_batches_of_which_something_stays_are_decoded(monkeypatch):
+    """Of the dirty part, the others are not needed: their keys have been read."""
+    one = bench()
+    for number in range(200):
+        put(one, (f"k{number % 4}", f"v{number}"), (f"l{number % 5}", "x"))
+    decoded = []
+    monkeypatch.setattr(
+        cleaning, "decode_columns", lambda *args: decoded.append(1) or decode_columns(*args)
+    )
+    clean(one)
+    assert 2 <= len(decoded) <= 5
+
+
+def test_a_batch_with_a_wrong_checksum_stops_it_though_nothing_of_it_stays():
+    """It is not decoded, but what is damaged must not be taken for superseded."""
+    one = bench()
+    for number in range(60):
+        put(one, ("k", f"v{number}"))
+    path = one.log._segments[0].path
+    found = one.log.compaction.find_cleanable(one.log.log_end, NOW)
+    steps = one.log.compaction.clean(found, MEGABYTE, NOW)
+    step, before = next(steps), pairs(one)
+    while not one.files.exists(path.with_name(path.name + ".cleaned")):
+        step = steps.send(step())
+    one.files.flip(path, 70)
+    with pytest.raises(BadBytes, match="checksum"):
+        step()
+    one.files.flip(path, 70)
+    steps.close()
+    assert pairs(one) == before
+
+
+def test_records_without_keys_go():
+    """From before the topic was compacted; also where the rest of their batch stays."""
+    one = bench()
+    for _ in range(3):
+        records = [(NOW, key, b"v", ()) for key in (None, b"a", None)]
+        one.log.append_as_leader(memoryview(encode_batch(records)), 0, NOW)
+    one.append(2)
+    for number in range(12):
+        put(one, ("b", f"{number}"))
+    end = clean(one).end
+    kept = [row for row in pairs(one) if row[0] < end]
+    assert kept == [(7, b"a", b"v"), (end - 1, b"b", b"%d" % (end - 12))]
 
 
 def test_a_batch_with_too_many_records_is_not_decoded(monkeypatch):
@@ -248,7 +296,7 @@ def test_what_is_written_after_a_truncation_is_dirty():
     assert known_at_truncation == [one.log.log_end], "so that the checkpoint can be lowered first"
 
 
-@pytest.mark.parametrize("change", ["truncate", "close", "delete", "retention"])
+@pytest.mark.parametrize("change", ["truncate", "cut", "close", "delete", "retention", "policy"])
 def test_a_change_of_the_log_interrupts(change: str):
     """A log that changed while it is compacted interrupts that, and leaves no copy behind."""
     one = bench()
@@ -265,13 +313,17 @@ def test_a_change_of_the_log_interrupts(change: str):
             match change:
                 case "truncate":
                     one.log.truncate_to(5, NOW)
+                case "cut":  # behind what is copied; keys of what is gone were read
+                    one.log.truncate_to(one.log.log_end - 1, NOW)
+                case "policy":
+                    one.log.limits = replace(one.log.limits, is_compacted=False)
                 case "close":
                     one.log.close()
                 case "delete":
                     one.log.move_to(one.log.directory.with_name("t-0.x-delete"))
                 case "retention":
                     one.log.raise_start(one.log.log_end)
-                    one.log.apply_retention(one.log.log_end, NOW)
+                    without_pause(one.log.apply_retention(one.log.log_end, NOW))
         try:
             value = step() if step else None
         except OSError as error:
@@ -285,6 +337,82 @@ def test_a_change_of_the_log_interrupts(change: str):
     assert taken == 12
     if change not in ("close", "delete"):
         assert not [name for name in one.files.list(one.log.directory) if "cleaned" in name]
+
+
+def steps_until_a_copy_begins(one: Bench, number: int = 1):
+    """A compaction, paused where the copy of the group of that number has begun; and its step."""
+    found = one.log.compaction.find_cleanable(one.log.log_end, NOW)
+    steps = one.log.compaction.clean(found, MEGABYTE, NOW)
+    step, copies = next(steps), set()
+    while len(copies) < number:
+        step = steps.send(step())
+        copies.update(one.names(".cleaned"))
+    return steps, step
+
+
+def finish_from(steps, step):
+    """Its result."""
+    while True:
+        try:
+            step = steps.send(step())
+        except StopIteration as end:
+            return end.value
+
+
+def test_a_policy_that_goes_and_comes_back_loses_no_newest_record():
+    """What was copied meanwhile stays copied; after that nothing goes, until it is back."""
+    one = bench()
+    for number in range(60):
+        put(one, (f"k{number % 4}", f"v{number}"))
+    before = pairs(one)
+    active = one.log._segments.active.base_offset
+    steps, step = steps_until_a_copy_begins(one, 3)
+    one.log.limits = replace(one.log.limits, is_compacted=False, retention_ms=1 << 40)
+    with pytest.raises(Interrupted):
+        finish_from(steps, step)
+    meanwhile = pairs(one)
+    assert not one.names("cleaned")
+    assert [row for row in before if row[0] < active][-10:] == [
+        row for row in meanwhile if row[0] < active
+    ][-10:]
+    assert one.log.compaction.first_dirty == 0
+    one.append(1)  # without a key, which is legitimate now
+    one.log.limits = replace(one.log.limits, is_compacted=True)
+    end = clean(one).end
+    newest = newest_of([row for row in before if row[0] < end])
+    assert [row for row in pairs(one) if row[0] < end] == newest
+
+
+def test_records_that_are_deleted_meanwhile_stay_deleted():
+    """DELETE_RECORDS may raise the start into a segment that is copied: that does not stop it."""
+    one = bench()
+    for number in range(60):
+        put(one, (f"k{number % 40}", f"v{number}"))
+    before = pairs(one)
+    active = one.log._segments.active.base_offset
+    steps, step = steps_until_a_copy_begins(one)
+    one.log.raise_start(2)
+    finish_from(steps, step)
+    assert one.log.log_start == 2
+    kept = [row for row in pairs(one) if row[0] >= 2]
+    newest = newest_of([row for row in before if row[0] < active])
+    assert kept == [row for row in newest if row[0] >= 2] + before[active:]
+    one.reopen_clean()
+    assert [row for row in pairs(one) if row[0] >= 2] == kept
+
+
+def test_keys_of_a_megabyte_are_compacted():
+    """They are told apart though the map does not keep them."""
+    one = bench(segment_bytes=3_000_000, batch_bytes_max=2_000_000)
+    long = "x" * 1_000_000
+    for number in range(12):
+        put(one, (long + "ab"[number % 2], f"{number}"))
+    before = pairs(one)
+    active = one.log._segments.active.base_offset
+    assert clean(one, map_bytes=2_000).end == active
+    newest = newest_of(before[:active])
+    assert len(newest) == 2
+    assert pairs(one) == newest + before[active:]
 
 
 def test_a_batch_that_is_damaged_stops_it_and_nothing_is_lost():

@@ -8,6 +8,7 @@ import pytest
 from minibroker.broker.log import runs
 from minibroker.broker.log.outcomes import LastKnownState
 from minibroker.broker.log.scan import BadBytes
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import read_header, write_header
 from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode
 
@@ -87,7 +88,7 @@ def test_a_rotted_offset_or_length_in_a_sealed_segment_stops_no_reader(position,
     bench.reopen_clean()
     bench.files.flip(bench.path(0), SIZE + position, bit)
     read_everywhere(bench, 1)
-    bench.log.apply_retention(7, NOW)
+    without_pause(bench.log.apply_retention(7, NOW))
     read_everywhere(bench, 1)
 
 
@@ -146,7 +147,7 @@ def test_a_wrong_index_outlives_retention():
     bench.files.write_atomic(path, struct.pack(">II", 1, 5) + data[8:])
     bench.open(LastKnownState(is_clean=True, recovery_point=7))
     assert bench.offsets(1) == [1, 2, 3, 4, 5, 6]
-    bench.log.apply_retention(7, NOW)
+    without_pause(bench.log.apply_retention(7, NOW))
     assert bench.offsets(2) == [2, 3, 4, 5, 6]
 
 

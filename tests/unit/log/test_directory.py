@@ -200,7 +200,7 @@ def test_a_clock_that_goes_back_keeps_no_deleted_file():
     manager = with_logs(files)
     manager.get(B).limits = replace(UNLIMITED, retention_bytes=0)
     manager.delete(A, NOW)
-    manager.apply_retention(B, 5, NOW)
+    without_pause(manager.apply_retention(B, 5, NOW))
     without_pause(manager.remove_deleted_files(NOW - 1_000_000))
     assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
     assert not [name for name in files.list(ROOT / str(B)) if name.endswith(".deleted")]

@@ -6,6 +6,7 @@ from pathlib import PurePath
 import pytest
 
 from minibroker.broker.log.index import OffsetIndex, TimeIndex
+from minibroker.broker.turns import without_pause
 from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode
 
 SIZE = len(encode())
@@ -162,5 +163,5 @@ def test_a_sealed_segment_gives_its_index_memory_back():
     bench = Bench(index_interval_bytes=0, segment_bytes=5 * SIZE)
     for _ in range(12):
         bench.append()
-    bench.log.apply_retention(12, NOW)
+    without_pause(bench.log.apply_retention(12, NOW))
     assert [bench.offsets(offset)[0] for offset in range(12)] == list(range(12))

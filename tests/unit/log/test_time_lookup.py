@@ -3,6 +3,7 @@
 import pytest
 
 from minibroker.broker.log import time_lookup
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import read_header, stamp, write_header
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import StaleSlice
@@ -172,6 +173,6 @@ def test_segments_that_retention_deletes_are_still_read():
     assert len(bench.bases()) > 2
     look_up = bench.log.find_time(NOW + 1, 9)
     step = next(look_up)
-    bench.log.apply_retention(9, NOW)
+    without_pause(bench.log.apply_retention(9, NOW))
     assert finish(resumed(look_up, step)) == (NOW + 8, 8, 0)
     assert bench.log.log_start == 8

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from minibroker.broker.log.log_segments import ExpiredSegments
+from minibroker.broker.turns import without_pause
 from tests.unit.log.workbench import NOW, Bench, encode, stored
 
 SIZE = len(encode())
@@ -79,8 +80,8 @@ def test_a_flush_meets_segments_that_went_meanwhile():
     bench = filled(retention_bytes=0)
     flush = bench.log.start_flush()
     bench.log.truncate_to(4, NOW)
-    bench.log.apply_retention(4, NOW)
-    bench.log.remove_deleted_files(NOW + 1000)
+    without_pause(bench.log.apply_retention(4, NOW))
+    without_pause(bench.log.remove_deleted_files(NOW + 1000))
     bench.sync(flush)
     assert bench.log.durable_end == 0
     bench.flush()
@@ -209,8 +210,8 @@ def test_a_restart_forgets_the_producers():
 def test_retention_by_time():
     """A segment goes when its newest record is older than retention.ms, strictly (LOG-14)."""
     bench = filled(retention_ms=100)
-    assert bench.log.apply_retention(7, NOW + 2 + 100) == 0
-    assert bench.log.apply_retention(7, NOW + 2 + 101) == 1
+    assert without_pause(bench.log.apply_retention(7, NOW + 2 + 100)) == 0
+    assert without_pause(bench.log.apply_retention(7, NOW + 2 + 101)) == 1
     assert (bench.log.log_start, bench.bases(), bench.offsets()) == (3, [3, 6], [3, 4, 5, 6])
     assert bench.log.epochs.entries == ((1, 3), (2, 4), (3, 6))
 
@@ -231,8 +232,8 @@ def test_a_record_with_a_wrong_time_holds_up_no_retention(caplog, time_ms, says)
     bench.log.limits = replace(bench.limits, timestamp_after_max_ms=50)
     assert bench.bases() == [0, 2, 4]
     with caplog.at_level("INFO"):
-        assert bench.log.apply_retention(5, NOW + 100) == 0
-        assert bench.log.apply_retention(5, NOW + 101) == 2
+        assert without_pause(bench.log.apply_retention(5, NOW + 100)) == 0
+        assert without_pause(bench.log.apply_retention(5, NOW + 101)) == 2
     assert bench.offsets() == [4]
     assert says in caplog.text
 
@@ -241,15 +242,15 @@ def test_a_time_that_is_allowed_counts():
     """Where a topic takes times of any future, records are kept until those times have passed."""
     bench = Bench(retention_ms=100)
     bench.append(time_ms=NOW + 5000)
-    assert bench.log.apply_retention(1, NOW + 5100) == 0
-    assert bench.log.apply_retention(1, NOW + 5101) == 1
+    assert without_pause(bench.log.apply_retention(1, NOW + 5100)) == 0
+    assert without_pause(bench.log.apply_retention(1, NOW + 5101)) == 1
 
 
 def test_retention_by_size():
     """A segment goes only if the log keeps retention.bytes without it (LOG-14)."""
-    assert filled(retention_bytes=4 * SIZE + 1).log.apply_retention(7, NOW) == 0
-    assert filled(retention_bytes=4 * SIZE).log.apply_retention(7, NOW) == 1
-    assert filled(retention_bytes=1).log.apply_retention(7, NOW) == 2
+    assert without_pause(filled(retention_bytes=4 * SIZE + 1).log.apply_retention(7, NOW)) == 0
+    assert without_pause(filled(retention_bytes=4 * SIZE).log.apply_retention(7, NOW)) == 1
+    assert without_pause(filled(retention_bytes=1).log.apply_retention(7, NOW)) == 2
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_retention_says_what_it_deletes_and_why(caplog, limits, start, says):
     bench = filled(**limits)
     bench.log.raise_start(start)
     with caplog.at_level("INFO"):
-        assert bench.log.apply_retention(6, NOW + 1000) == 2
+        assert without_pause(bench.log.apply_retention(6, NOW + 1000)) == 2
     [line] = [each.getMessage() for each in caplog.records if "retention deletes" in each.message]
     assert "2 segments, up to offset 5, of " in line
     assert "largest timestamp 1970-01-01T00:16:40.005+00:00: " + says in line
@@ -281,16 +282,29 @@ def test_a_time_that_no_calendar_has_is_a_number():
 def test_nothing_above_the_high_watermark_goes():
     """Segments that end above the high watermark stay (LOG-13)."""
     bench = filled(retention_ms=0)
-    assert bench.log.apply_retention(5, NOW + 1000) == 1
-    assert bench.log.apply_retention(2, NOW + 1000) == 0
+    assert without_pause(bench.log.apply_retention(5, NOW + 1000)) == 1
+    assert without_pause(bench.log.apply_retention(2, NOW + 1000)) == 0
+
+
+def test_segments_go_one_in_each_turn():
+    """A log may have thousands, each with several files: others are served in between. Whatever is
+    truncated meanwhile ends it."""
+    bench = filled(retention_ms=0)
+    turns = bench.log.apply_retention(7, NOW + 1000)
+    next(turns)
+    assert (bench.log.log_start, bench.bases()) == (7, [3, 6, 7])
+    bench.log.restart_at(2, NOW)
+    bench.append(epoch=9)
+    without_pause(turns)
+    assert (bench.bases(), bench.offsets()) == ([2], [2])
 
 
 def test_when_all_go_a_new_segment_comes_first():
     """A log that loses everything goes on at its end, and stays so (LOG-13)."""
     bench = filled(retention_ms=0)
-    assert bench.log.apply_retention(7, NOW + 1000) == 3
+    assert without_pause(bench.log.apply_retention(7, NOW + 1000)) == 3
     assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])
-    assert bench.log.apply_retention(7, NOW + 9000) == 0
+    assert without_pause(bench.log.apply_retention(7, NOW + 9000)) == 0
     bench.reopen_killed()
     assert (bench.log.log_start, bench.log.log_end) == (7, 7)
 
@@ -298,14 +312,14 @@ def test_when_all_go_a_new_segment_comes_first():
 def test_deleted_files_are_renamed_and_removed_later():
     """Renamed at once, gone after file.delete.delay.ms, or at the next start (LOG-14, REC-09)."""
     bench = filled(retention_ms=0)
-    bench.log.apply_retention(3, NOW + 1000)
+    without_pause(bench.log.apply_retention(3, NOW + 1000))
     deleted = [f"{0:020}{suffix}.deleted" for suffix in (".index", ".log", ".timeindex")]
     assert bench.names(".deleted") == deleted
-    bench.log.remove_deleted_files(NOW + 1999)
+    without_pause(bench.log.remove_deleted_files(NOW + 1999))
     assert bench.names(".deleted") == deleted
-    bench.log.remove_deleted_files(NOW + 2000)
+    without_pause(bench.log.remove_deleted_files(NOW + 2000))
     assert bench.names(".deleted") == []
-    bench.log.apply_retention(6, NOW + 3000)
+    without_pause(bench.log.apply_retention(6, NOW + 3000))
     bench.reopen_killed()
     assert bench.names(".deleted") == []
     assert bench.offsets() == [6]
@@ -314,7 +328,7 @@ def test_deleted_files_are_renamed_and_removed_later():
 def test_retention_forgets_no_producer():
     """A producer whose batches were all deleted is still known, after a kill too (PID-12)."""
     bench = filled(retention_ms=0)
-    bench.log.apply_retention(7, NOW + 1000)
+    without_pause(bench.log.apply_retention(7, NOW + 1000))
     bench.reopen_killed()
     assert bench.append(epoch=9, producer=(5, 0, 7)).base_offset == 7
 
@@ -327,7 +341,7 @@ def test_retention_needs_no_older_snapshot():
     for name in bench.names(".snapshot"):
         bench.files.remove(bench.location.directory / name)
     bench.log.limits = replace(bench.limits, retention_ms=100)
-    assert bench.log.apply_retention(7, NOW + 550) == 1
+    assert without_pause(bench.log.apply_retention(7, NOW + 550)) == 1
     bench.reopen_killed()
     assert bench.append(epoch=9, producer=(5, 0, 3)).base_offset == 7
 
@@ -338,15 +352,15 @@ def test_retention_works_on_a_full_disk(room):
     bench = filled(retention_ms=100)
     bench.files.space_bytes = 1 << 40
     bench.files.space_bytes -= bench.files.room() - room
-    assert bench.log.apply_retention(7, NOW + 2 + 101) == 1
+    assert without_pause(bench.log.apply_retention(7, NOW + 2 + 101)) == 1
 
 
 def test_on_a_full_disk_all_but_the_newest_segment_go():
     """If all are expired a new one must come first, for which there is no room before others go."""
     bench = filled(retention_ms=0)
     bench.files.space_bytes = bench.files.used_bytes
-    assert bench.log.apply_retention(7, NOW + 1000) == 2
+    assert without_pause(bench.log.apply_retention(7, NOW + 1000)) == 2
     assert (bench.log.log_start, bench.bases(), bench.offsets()) == (6, [6], [6])
-    bench.log.remove_deleted_files(NOW + 9000)
-    assert bench.log.apply_retention(7, NOW + 9000) == 1
+    without_pause(bench.log.remove_deleted_files(NOW + 9000))
+    assert without_pause(bench.log.apply_retention(7, NOW + 9000)) == 1
     assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])

@@ -1,11 +1,12 @@
 """Batches read in runs, against a reader that takes one byte after the other."""
 
 import random
+from contextlib import suppress
 
 import pytest
 
 from minibroker.protocol.records.batch import InvalidBatch, read_header
-from minibroker.protocol.records.columns import Columns, decode_columns
+from minibroker.protocol.records.columns import Columns, decode_columns, decode_keys
 from minibroker.protocol.records.record import decode_records, encode_batch
 from minibroker.protocol.records.varint import decode_varint, encode_varint
 
@@ -101,8 +102,11 @@ def check(body: bytes, count: int) -> None:
     except (AssertionError, ValueError, IndexError):
         with pytest.raises(InvalidBatch):
             decode_columns(batch, read_header(batch))
+        with suppress(InvalidBatch):  # the damage may be in what it passes over
+            decode_keys(batch, read_header(batch))
         return
     columns = decode_columns(batch, read_header(batch))
+    assert decode_keys(batch, read_header(batch)) == (columns.offsets, columns.keys)
     assert [list(row[:4]) for row in zip(*columns, strict=True)] == [
         [delta, TIME + time, key, value] for delta, time, key, value, _ in expected
     ]
@@ -195,3 +199,29 @@ def test_the_largest_times_are_times() -> None:
         batch = bytearray(batch_with(encode_naively([(0, delta, None, b"v", [])]), 1, 1))
         batch[27:35] = base.to_bytes(8, "big", signed=True)
         assert decode_columns(batch, read_header(batch)).timestamps == [base + delta]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (encode_naively([(1, 0, b"k", b"v", []), (1, 0, b"l", b"w", [])]), "do not ascend"),
+        (encode_naively([(0, 0, b"k", b"v", [])]) + b"x", "behind the last"),
+        (b"\x0e" + encode_naively([(0, 0, b"long key", b"v", [])])[1:], "length is wrong"),
+        (b"\x14\x00" + b"\x80" * 8, "cut short"),
+        (bytes((18, 0, 0, 0, 5, 0, 0, 0, 0, 0)), "a negative length"),
+    ],
+)
+def test_keys_are_not_taken_from_records_that_make_no_sense(body: bytes, message: str) -> None:
+    """A key is read only where the lengths of its record fit."""
+    batch = batch_with(body, max(1, body.count(b"v") + body.count(b"w")), 100)
+    with pytest.raises(InvalidBatch, match=message):
+        decode_keys(batch, read_header(batch))
+
+
+def test_keys_of_more_records_than_fit_are_refused() -> None:
+    """Neither more records than the bytes can hold, nor an offset beyond the batch."""
+    body = encode_naively([(7, 0, b"k", b"v", [])])
+    for count, span in ((1 << 30, 100), (1, 7)):
+        batch = batch_with(body, count, span)
+        with pytest.raises(InvalidBatch):
+            decode_keys(batch, read_header(batch))

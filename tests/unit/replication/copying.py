@@ -75,7 +75,7 @@ class Broker:
         self._record_write(partition, before)
         return outcome
 
-    def checkpoint_log_starts(self) -> bool:
+    async def checkpoint_log_starts(self) -> bool:
         """Nothing is checkpointed here."""
         return True
 

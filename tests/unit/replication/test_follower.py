@@ -8,6 +8,7 @@ from minibroker.broker.config import TopicConfig, load
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.replication.follower import Follower, FollowerOutcome, LeaderAnswer, Next
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.fetch import PartitionFetched
@@ -376,7 +377,7 @@ def test_a_log_start_at_the_end_is_taken_over():
     role = following(bench)
     assert take(bench, role, log_start=4, high_watermark=4) == FollowerOutcome(Next.FETCH)
     assert (bench.log.log_start, bench.log.log_end, role.high_watermark) == (4, 4, 4)
-    bench.log.apply_retention(role.high_watermark, NOW)
+    without_pause(bench.log.apply_retention(role.high_watermark, NOW))
     assert bench.bases() == [4]
     records = stored(4, epoch=3)
     assert take(bench, role, records, log_start=4, high_watermark=4).size == len(records)

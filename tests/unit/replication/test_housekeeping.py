@@ -40,6 +40,17 @@ def test_retention_leaves_what_is_deleted_in_a_pause() -> None:
     assert [node.partition(name).log.log_start for name in (NAMES[0], NAMES[2])] == [1, 1]
 
 
+def test_a_log_may_be_deleted_while_its_segments_go() -> None:
+    """Its directory has another name by then; the others are cut."""
+    node = with_old_records()
+    retention = node.replicas.apply_retention(node.wall_time_ms)
+    next(retention)
+    assert node.partition(NAMES[0]).log.log_start == 1
+    node.stop(state_of(NAMES[0]), delete=True, leader_epoch=-2)
+    without_pause(retention)
+    assert [node.partition(name).log.log_start for name in NAMES[1:]] == [1, 1]
+
+
 def test_retention_goes_by_the_high_watermark_of_its_turn() -> None:
     """What is not committed any more when its turn comes stays."""
     node = with_old_records()
@@ -75,7 +86,9 @@ def test_a_log_that_is_deleted_in_a_pause_goes_in_its_time(
     node.stop(state_of(NAMES[0]), delete=True, leader_epoch=-2)
     node.wall_time_ms += 10 * OLD_MS
     removal = node.manager.remove_deleted_files(node.wall_time_ms)
-    next(removal)
+    remove = next(removal)
+    assert remove is not None
+    remove()
     node.stop(state_of(NAMES[2]), delete=True, leader_epoch=-2)
     without_pause(removal)
     assert node.manager.statistics().deleting_count == 1

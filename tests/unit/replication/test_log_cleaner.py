@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from minibroker.broker.log.compaction import HalfSwapped
 from minibroker.broker.log.outcomes import DISK_FULL_TEXT
 from minibroker.broker.replication.log_cleaner import CleanerLimits, LogCleaner
 from minibroker.protocol.records.record import encode_batch
@@ -71,6 +72,10 @@ async def test_the_dirtiest_log_is_compacted_and_then_the_others(autojump_clock)
         assert one.log.compaction.first_dirty > 40
         assert one.log.size < size_before / 2
     assert plain.log.size == size
+    last = first.log.compaction.last_run
+    assert (last.bytes_freed, last.stopped) == (before[0] - first.log.size, "")
+    assert last.bytes_read > before[0]
+    assert plain.log.compaction.last_run is None
 
 
 async def test_a_damaged_log_is_reported_once_and_the_others_go_on(caplog, autojump_clock):
@@ -80,6 +85,7 @@ async def test_a_damaged_log_is_reported_once_and_the_others_go_on(caplog, autoj
     found = cleaner(first, second)
     await run(found)
     assert [*found.statistics().failed] == [NAME]
+    assert "checksum" in first.log.compaction.last_run.stopped
     assert found.statistics().runs == 1
     assert len([one for one in caplog.records if "is not compacted" in one.message]) == 1
     first.log.truncate_to(first.log._segments[2].base_offset, NOW)
@@ -89,22 +95,85 @@ async def test_a_damaged_log_is_reported_once_and_the_others_go_on(caplog, autoj
     assert found.statistics().runs == 2
 
 
-@pytest.mark.parametrize("operation", ["read", "append", "sync"])
+FAILURES = [
+    ("read", ""),
+    ("open", "cleaned"),
+    ("append", "cleaned"),
+    ("sync", "cleaned"),
+    ("remove", "cleaned"),
+    ("rename", "cleaned"),
+    ("rename", ".index"),  # of a segment that is replaced
+    ("rename", ".timeindex"),
+    ("rename", "swap"),
+]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["error", "full"])
+@pytest.mark.parametrize(("operation", "name"), FAILURES)
 async def test_a_disk_that_fails_stops_one_compaction_and_not_the_broker(
-    operation: str, autojump_clock
+    operation: str, name: str, number: int, autojump_clock
 ):
-    """The log is as it was, and is named; the others are compacted."""
+    """The log is as it was, and is named unless the disk is only full; the others are compacted."""
     first, second = Replica(NAME, 100), Replica(OTHER, 50)
-    records, size = first.bench.offsets(), first.log.size
-    name = "" if operation == "read" else "cleaned"
-    first.bench.files.fail(operation, number=errno.EIO, name=name)
+    bench = first.bench
+    records, size, bases = bench.offsets(), first.log.size, bench.bases()
+    slices = first.log.read(0, 1 << 40, first.log.log_end)
+    bench.files.fail(operation, number=number, name=name)
     found = cleaner(first, second)
+    await run(found, 0.9)
+    assert (bench.offsets(), first.log.size, bench.bases()) == (records, size, bases)
+    assert not [name for name in bench.names() if name.endswith(("cleaned", "swap", "deleted"))]
+    await run(found)
+    is_named = number == errno.EIO
+    assert [*found.statistics().failed] == [NAME] * is_named
+    assert found.statistics().runs == 2 - is_named
+    assert b"".join(part.read() for part in slices)
+    bench.reopen_clean()
+    assert bench.log.damage is None
+    assert bench.offsets() == records or not is_named
+
+
+async def test_a_copy_that_cannot_be_removed_is_removed_later(autojump_clock):
+    """By the next start: the log's own files are as they were."""
+    one = Replica(NAME, 100)
+    records = one.bench.offsets()
+    one.bench.files.fail("append", name="cleaned")
+    found = cleaner(one)
+
+    def fail_to_remove(path, remove=one.bench.files.remove):
+        if path.name.endswith("cleaned") and one.bench.files.exists(path):
+            raise OSError(errno.EIO, "no")
+        remove(path)
+
+    one.bench.files.remove = fail_to_remove
     await run(found)
     assert [*found.statistics().failed] == [NAME]
-    assert found.statistics().runs == 1
-    assert (first.bench.offsets(), first.log.size) == (records, size)
-    names = first.bench.files.list(first.log.directory)
-    assert not [one for one in names if "cleaned" in one]
+    assert one.bench.names("cleaned")
+    del one.bench.files.remove
+    one.bench.reopen_killed()
+    assert one.bench.offsets() == records
+    assert not one.bench.names("cleaned")
+
+
+async def test_a_swap_that_can_neither_be_done_nor_undone_ends_the_broker(autojump_clock):
+    """After the copy has its name only a start knows what to do, and it finishes the swap."""
+    one = Replica(NAME, 100)
+    end, second_base = one.log.log_end, one.log._segments[1].base_offset
+
+    def rename(source, target, rename=one.bench.files.rename):
+        if source.name.endswith(("index", "deleted")):
+            raise OSError(errno.ENOSPC, "no")
+        rename(source, target)
+
+    one.bench.files.rename = rename
+    with pytest.raises(HalfSwapped):
+        await run(cleaner(one))
+    del one.bench.files.rename
+    one.bench.reopen_killed()
+    assert one.log.damage is None
+    assert (one.log.log_start, one.log.log_end) == (0, end)
+    first = one.bench.headers()[0]
+    assert (first.record_count, first.next_offset) == (0, second_base)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
@@ -115,6 +184,7 @@ async def test_a_shortage_is_waited_for(number: int, caplog, autojump_clock):
     one.bench.files.fail("open", number=number, times=3)
     await run(found, 2.5)
     assert one.log.size > 1000
+    assert one.log.compaction.last_run.stopped
     assert "is compacted later" in caplog.text
     await run(found)
     assert found.statistics().runs == 1

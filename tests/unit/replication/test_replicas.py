@@ -2,10 +2,12 @@
 
 import errno
 import logging
+from dataclasses import replace
 
 import pytest
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.compaction import LastRun
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
@@ -16,7 +18,11 @@ from minibroker.protocol.messages.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from minibroker.protocol.messages.replicas import DescribeReplicasRequest, FollowerDescription
+from minibroker.protocol.messages.replicas import (
+    CompactionDescription,
+    DescribeReplicasRequest,
+    FollowerDescription,
+)
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import ROOT, T0, Node, state_of
 
@@ -334,6 +340,27 @@ def test_it_describes_every_replica() -> None:
     found = {replica.partition: replica for replica in answer.replicas}[0]
     assert (found.role, found.last_epoch, found.log_end) == ("offline", 3, 3)
     assert again.described("u") == ()
+
+
+def test_it_describes_the_compaction_of_compacted_logs() -> None:
+    """What may be compacted, and how the last compaction ended; nothing of other logs."""
+    node = Node()
+    node.apply(state_of(), state_of(OTHER))
+    log = node.partition().log
+    log.limits = replace(log.limits, is_compacted=True, segment_bytes=200, compaction_lag_min_ms=9)
+    for _ in range(6):
+        node.append(1)
+    bytes_below = sum(segment.size for segment in [*log._segments][:-1])
+    log.compaction.last_run = LastRun(98.0, 10, 4)
+    described, other = node.described(now=100.0)
+    assert described.compaction == CompactionDescription(0, bytes_below, 2000, 10, 4)
+    assert bytes_below > 0
+    assert other.compaction is None
+    log.compaction.first_dirty = log._segments[1].base_offset
+    log.compaction.last_run = None
+    first = log._segments[0].size
+    told = node.described(now=100.0)[0].compaction
+    assert told == CompactionDescription(first, bytes_below - first)
 
 
 def test_a_leader_says_what_it_knows_of_its_followers() -> None:

@@ -190,6 +190,8 @@ def test_each_handler_says_on_which_side_it_is() -> None:
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_REPLICAS,
         ApiKey.DESCRIBE_BROKER,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 
     def effect(api_key: ApiKey, message: object) -> Effect:

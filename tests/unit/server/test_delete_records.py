@@ -1,5 +1,6 @@
 """DELETE_RECORDS at the leader: what is refused, and what an answer waits for."""
 
+import math
 from typing import Any
 
 import pytest
@@ -22,10 +23,26 @@ from tests.unit.node import ROOT, T0, Node, batch_of, state_of
 from tests.unit.server.fetching import answer, append, ask, waits, want
 
 
-def delete(node: Node, offset: int, name: TopicPartition = T0, **more: Any) -> Any:
-    """The outcome of a request for one partition."""
+def begin_to_delete(node: Node, offset: int, name: TopicPartition = T0, **more: Any) -> Any:
+    """The outcome of a request for one partition, before the checkpoint is written."""
     request = DeleteRecordsRequest((PartitionDeleteRecords(*name, offset, **more),), 1_000)
     return delete_records.handle(node.services, request, 0.0)
+
+
+def delete(node: Node, offset: int, name: TopicPartition = T0, **more: Any) -> Any:
+    """The outcome of a request for one partition, once the checkpoint is written."""
+    outcome = begin_to_delete(node, offset, name, **more)
+    if not isinstance(outcome, Parked):
+        return outcome
+    write_log_starts(node)
+    response = outcome.attempt(0.0)
+    return outcome if response is None else response
+
+
+def write_log_starts(node: Node) -> None:
+    """As the task does that writes the checkpoint."""
+    raises = node.replicas.log_starts.begin()
+    node.replicas.log_starts.end(raises, is_written=node.manager.checkpoint_log_starts())
 
 
 def answered(outcome: Any) -> PartitionRecordsDeleted:
@@ -221,8 +238,32 @@ def test_a_crash_brings_nothing_back() -> None:
     assert b"\nt 0 4\n" in node.files.read_bytes(ROOT / LOG_STARTS)
 
 
+def test_an_answer_waits_for_a_checkpoint_that_begins_after_it() -> None:
+    """However long the disk takes: the deadline is for the followers. A write that has begun before
+    may lack the log start."""
+    other = TopicPartition("t", 1)
+    node = Node()
+    node.lead(state_of(), state_of(other))
+    append(node, batch_of(10))
+    append(node, batch_of(10), name=other)
+    first = begin_to_delete(node, 4)
+    assert first.attempt(0.0) is None
+    assert first.deadline() == math.inf
+    log_starts = node.replicas.log_starts
+    raises = log_starts.begin()
+    second = begin_to_delete(node, 5, other)
+    log_starts.end(raises, is_written=True)
+    assert answered(first.attempt(0.1)).low_watermark == 4
+    assert second.attempt(0.1) is None
+    write_log_starts(node)
+    assert answered(second.attempt(0.2)).low_watermark == 5
+
+
 def test_a_full_disk_is_told() -> None:
     """A log start that is not durable is not acknowledged."""
     node = alone()
     node.files.space_bytes = 0
     assert answered(delete(node, 4)).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert answered(delete(node, 4)).error == ErrorCode.KAFKA_STORAGE_ERROR
+    node.files.space_bytes = None
+    assert answered(delete(node, 4)).low_watermark == 4

@@ -16,6 +16,7 @@ from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.records.retained import empty, filler, retain
 from minibroker.protocol.records.varint import encode_varint
 from minibroker.protocol.types import TopicPartition
+from tests.support.processes import run_here
 
 
 def batch(base_offset: int, compression: int = 0) -> bytearray:
@@ -163,3 +164,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     assert not is_known(other)
     with pytest.raises(Failure, match=r"notes\.txt"):
         entries_of(other, False)
+
+
+def test_the_text_of_a_record_is_that_of_kafkas_tool(tmp_path: Path) -> None:
+    """The names of headers stand without quotes."""
+    records = [(1000, b"key", b"value", [("one", b"1"), ("two", b"2")])]
+    path = segment(tmp_path, encode_batch(records))
+    shown = run_here("log", "dump", "--print-data-log", str(path)).stdout.splitlines()
+    assert shown[-1] == (
+        "| offset: 0 CreateTime: 1000 keySize: 3 valueSize: 5 sequence: -1"
+        " headerKeys: [one,two] key: key payload: value"
+    )

@@ -20,6 +20,7 @@ from minibroker.client.admin import ClusterDescription, ReplicasReport
 from minibroker.protocol.messages.configs import ConfigDescription
 from minibroker.protocol.messages.metadata import BrokerMetadata, PartitionMetadata, TopicMetadata
 from minibroker.protocol.messages.replicas import (
+    CompactionDescription,
     DescribeReplicasResponse,
     FollowerDescription,
     ReplicaDescription,
@@ -86,6 +87,82 @@ class FakeAdmin:
 
     def describe_replicas(self, *names: str) -> ReplicasReport:
         return REPORT
+
+
+COMPACTED = ReplicasReport(
+    {
+        1: DescribeReplicasResponse(
+            1, 11, (held(0, "leader", 90, 90, compaction=CompactionDescription(300, 100)),)
+        ),
+        2: DescribeReplicasResponse(
+            2,
+            12,
+            (
+                held(
+                    0,
+                    "follower",
+                    90,
+                    90,
+                    compaction=CompactionDescription(0, 0, 1500, 4000, 2500),
+                ),
+                held(
+                    1,
+                    "follower",
+                    9,
+                    9,
+                    compaction=CompactionDescription(0, 7, 62_400, stopped="the disk is full"),
+                ),
+            ),
+        ),
+    },
+    {3: "not alive"},
+)
+
+
+class AdminOfCompacted(FakeAdmin):
+    """A cluster whose topic is compacted."""
+
+    def describe_configs(self, *names: str) -> dict[str, tuple[ConfigDescription, ...]]:
+        policy = ConfigDescription("cleanup.policy", "compact,delete")
+        return {name: (*all_, policy) for name, all_ in super().describe_configs(*names).items()}
+
+    def describe_replicas(self, *names: str) -> ReplicasReport:
+        assert names == ("events",)
+        return COMPACTED
+
+
+def test_the_compaction_of_each_replica_is_described(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How much is dirty, when it was compacted, what that freed, and what stopped it; on stderr,
+    as stdout has the lines of Kafka's tool."""
+
+    @contextmanager
+    def opened(bootstrap: str, timeout_s: float) -> Iterator[FakeAdmin]:
+        yield AdminOfCompacted()
+
+    monkeypatch.setattr(topic, "opened_admin", opened)
+    topic.describe("events")
+    shown = capsys.readouterr()
+    assert "compact" not in shown.out.replace("cleanup.policy=compact,delete", "")
+    assert shown.err.splitlines()[:3] == [
+        "% events-0 on broker 1: 25% dirty, not compacted since the broker's start",
+        "% events-0 on broker 2: 0% dirty, compacted 2 s ago: 4000 bytes read, 2500 freed",
+        "% events-1 on broker 2: 100% dirty, compaction was stopped 62 s ago: the disk is full",
+    ]
+    topic.describe("events", output=OutputFormat.JSON)
+    [described] = json.loads(capsys.readouterr().out)
+    assert described["partitions"][1]["compaction"] == [
+        {
+            "broker": 2,
+            "dirty_share": 1.0,
+            "last_run_s": 62.4,
+            "bytes_read": 0,
+            "bytes_freed": 0,
+            "stopped": "the disk is full",
+        }
+    ]
+    assert "compaction" not in described["partitions"][2]
 
 
 @pytest.fixture(autouse=True)

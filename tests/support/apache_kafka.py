@@ -1,6 +1,9 @@
-"""Apache Kafka as processes of this machine, for `make bench-kafka`.
+"""Apache Kafka as processes of this machine, and the programs that come with it.
 
-Its libraries come from Maven Central, once, and stay in `build/`. Java and Maven have to be there.
+`make bench-kafka` measures its brokers; tests run its tools, Kafka Streams, Kafka Connect and
+MirrorMaker against minibroker. The libraries come from Maven Central, once, and stay in `build/`.
+Java and Maven have to be there.
+
 Each node is broker and controller, with Kafka's own defaults but for what makes a cluster of three
 on one machine: addresses, replication factors, and no delay of a group's first rebalance, which
 minibroker is started without, too.
@@ -21,21 +24,26 @@ from tests.support.processes import free_base_port
 
 VERSION = "4.1.0"
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ROOT / "build" / f"kafka-{VERSION}"
+ARTIFACTS = ("kafka_2.13", "kafka-streams", "connect-runtime", "connect-file", "connect-mirror")
+LIBRARIES = ROOT / "build" / f"kafka-libraries-{VERSION}"
 HEAP = ("-Xms512M", "-Xmx512M")
+LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 READY_S_MAX = 180.0  # three of them on two busy cores
+DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+)
+DEPENDENCIES = "\n".join(
+    (
+        *(DEPENDENCY.format("org.apache.kafka", name, VERSION) for name in ARTIFACTS),
+        DEPENDENCY.format("org.slf4j", "slf4j-simple", "1.7.36"),
+    )
+)
 POM = f"""
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version>
+  <groupId>tests</groupId><artifactId>kafka</artifactId><version>1</version>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version>
-    </dependency>
+{DEPENDENCIES}
   </dependencies>
 </project>
 """
@@ -49,7 +57,7 @@ def fetch() -> None:
     """See that the libraries are there. Raises `CannotRun`."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            raise CannotRun(f"make bench-kafka needs {program}: install Java 17 and Maven")
+            raise CannotRun(f"Apache Kafka needs {program}: install Java 17 and Maven")
     if LIBRARIES.exists():
         return
     with TemporaryDirectory() as directory:
@@ -65,6 +73,12 @@ def fetch() -> None:
         shutil.move(partial, LIBRARIES)
 
 
+def java(*arguments: str, heap: tuple[str, ...] = ("-Xmx256M",)) -> list[str]:
+    """Return the command of a Java program with the libraries. `arguments` begin with its class, or
+    with its one source file."""
+    return ["java", *heap, LOG_LEVEL, "-cp", f"{LIBRARIES}/*", *arguments]
+
+
 class ApacheKafka:
     """Nodes 1 to `count`, started when it is made; with the face of `ClusterProcesses`."""
 
@@ -78,7 +92,10 @@ class ApacheKafka:
         for node in range(1, count + 1):
             path = root / f"{node}.properties"
             path.write_text(self._properties(node, count, voters))
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path))
+            # Joined by "=": an id may begin with "-".
+            options = ("format", f"--cluster-id={cluster_id}", "-c", str(path))
+            command = java("kafka.tools.StorageTool", *options)
+            subprocess.run(command, capture_output=True, check=True)
             self._processes[node] = self._start(node)
 
     @property
@@ -123,17 +140,11 @@ class ApacheKafka:
         )
 
     def _start(self, node: int) -> subprocess.Popen[bytes]:
-        command = ["java", *HEAP, "-cp", f"{LIBRARIES}/*", "kafka.Kafka"]
         return subprocess.Popen(
-            [*command, str(self._root / f"{node}.properties")],
+            java("kafka.Kafka", str(self._root / f"{node}.properties"), heap=HEAP),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-
-    @staticmethod
-    def _java(*arguments: str) -> None:
-        command = ["java", "-cp", f"{LIBRARIES}/*", *arguments]
-        subprocess.run(command, capture_output=True, check=True)
 
 
 @contextmanager

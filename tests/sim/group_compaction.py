@@ -1,0 +1,49 @@
+"""The scenario of `group_scenario.py`, with `__consumer_offsets` compacted all the time.
+
+Its segments are small, so that coordinators, and the followers that replay with them, read logs
+that were compacted, while brokers are killed and lose power. At the end the log of each replica,
+replayed from its beginning, says what the coordinator tells.
+"""
+
+from collections.abc import Iterator
+
+from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.protocol.records.batch import iterate_headers
+from minibroker.protocol.records.record import Record
+from minibroker.testing.cluster import SimulatedWorld
+from tests.sim.compacted_tables import Table
+from tests.sim.group_scenario import GroupScenario
+from tests.sim.sights import Watcher, decode_batches, decode_keyed
+
+
+class CompactedGroupScenario(GroupScenario):
+    """See the head of this module. `filler_count` is how many batches without records were left in
+    the end."""
+
+    filler_count = 0
+
+    def draw_settings(self, world: SimulatedWorld) -> dict[str, str]:
+        """As ever, but for the offsets topic and its compaction."""
+        settings = super().draw_settings(world)
+        rng = world.rng("compaction")
+        return settings | {
+            "offsets.topic.num.partitions": "1",  # a table is of one partition
+            "offsets.topic.segment.bytes": rng.choice(("2000", "3000")),
+            "log.cleaner.backoff.ms": rng.choice(("50", "300")),
+            "log.cleaner.min.cleanable.ratio": "0.01",
+            "log.cleaner.dedupe.buffer.size": rng.choice(("600", "100000")),
+            "log.cleaner.delete.retention.ms": "0",
+            "log.segment.delete.delay.ms": rng.choice(("0", "1000")),
+        }
+
+    def draw_tables(self) -> dict[str, Table]:
+        """The offsets topic. Its tombstones may go at once."""
+        return {OFFSETS_TOPIC: Table(decode_keyed, 0.0)}
+
+    def stored_commits(self, watcher: Watcher) -> Iterator[list[Record]]:
+        """What each replica holds."""
+        for replica in watcher.replicas(OFFSETS_TOPIC):
+            data = replica.read(replica.log_start, replica.log_end)
+            headers = [header for _, header in iterate_headers(data)]
+            self.filler_count += sum(not header.record_count for header in headers)
+            yield decode_batches(data)
