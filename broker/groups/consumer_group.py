@@ -56,7 +56,6 @@ from minibroker.broker.groups.subscriptions import (
     Subscriptions,
     Topics,
     hash_of,
-    subscribed_topics,
 )
 from minibroker.broker.groups.topic_pattern import InvalidPatternError
 from minibroker.broker.turns import Turn, Turns
@@ -308,10 +307,10 @@ class ConsumerGroup:
         """The memory that it takes, about."""
         return self._state.held_bytes
 
-    def subscribed_topics(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the named topics that a member subscribes to by name or by a pattern, and
-        all that members subscribe to by name."""
-        return subscribed_topics(self._state.members.values(), topics)
+    def subscribed_topics(self) -> set[str] | None:
+        """Return the topics that members subscribe to, by name or by a pattern; None if they are
+        not known yet."""
+        return self._subscriptions.topics_of(self._state.members.values())
 
     def describe(self, names: Mapping[bytes, str]) -> DescribedConsumerGroup:
         """Describe the group for an administrator. `names` has the topics' names by their ids."""

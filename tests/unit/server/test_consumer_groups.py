@@ -163,6 +163,9 @@ async def test_offsets_of_members(autojump_clock: trio.testing.MockClock) -> Non
         deleted = await keeper.answer(request)
         errors = [each.error for each in deleted.partitions]
         assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+        await join(keeper, "n", topics=None, pattern="[u-v]")
+        deleted = await keeper.answer(request)
+        assert {each.error for each in deleted.partitions} == {ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 async def test_a_group_is_deleted_once_it_is_empty(autojump_clock: trio.testing.MockClock) -> None:
