@@ -15,6 +15,7 @@ from minibroker.broker.groups.consumer_records import (
     by_topic,
 )
 from minibroker.broker.groups.member import CLIENT_CHARS_MAX, Client
+from minibroker.broker.groups.records import INT32_MAX
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.consumer_groups import (
     JOIN_EPOCH,
@@ -91,7 +92,7 @@ def updated(member: MemberMetadata, request: Heartbeat, client: Client) -> Membe
         client.host[:CLIENT_CHARS_MAX],
         topics,
         pattern,
-        member.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
+        member.rebalance_timeout_ms if timeout_ms < 0 else min(timeout_ms, INT32_MAX),
         request.assignor or member.assignor,
     )
 

@@ -229,6 +229,16 @@ async def test_wrong_heartbeats(autojump_clock: trio.testing.MockClock) -> None:
         assert (await keeper.answer(fenced)).error == ErrorCode.FENCED_MEMBER_EPOCH
 
 
+async def test_a_rebalance_timeout_has_32_bits_in_the_log(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """On the own wire it may be larger."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        await join(keeper, rebalance_timeout_ms=2**40)
+        assert described(keeper).members[0].member_id == "m"
+
+
 async def test_a_large_assignment_is_made_in_turns(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
