@@ -163,6 +163,7 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1  # the largest offset, and the largest time in milliseconds
 
 # Sentinels.

@@ -15,8 +15,7 @@ from minibroker.broker.groups.consumer_records import (
     by_topic,
 )
 from minibroker.broker.groups.member import CLIENT_CHARS_MAX, Client
-from minibroker.broker.groups.records import INT32_MAX
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import INT32_MAX, ErrorCode
 from minibroker.protocol.messages.consumer_groups import (
     JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,

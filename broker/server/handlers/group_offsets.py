@@ -22,7 +22,6 @@ from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.coordinator import Serving
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
-    INT32_MAX,
     CommittedOffset,
     Key,
     OffsetKey,
@@ -34,7 +33,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if, without_pause
-from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.constants import INT32_MAX, NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     GroupOffsets,
     GroupPartition,
