@@ -171,6 +171,7 @@ DELETED_LEADER: Final = -2  # the leader of a partition that is deleted
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2  # in a STOP_REPLICA: whatever epoch the replica has
 NO_OFFSET: Final = -1
+NO_RECORD: Final = -1  # the number of a record in its batch
 NO_STAMP: Final = -1  # a PROBE that confirms no answer
 NO_LAPSE: Final = 0  # no lapse of a broker's lease with the controller
 NO_TIMESTAMP: Final = -1

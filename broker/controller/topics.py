@@ -117,6 +117,9 @@ def plan_alter(
             what = f"{wanted.name!r} is named {times[wanted.resource_type, wanted.name]} times"
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         check_alterable(wanted)
+        if not is_topic_name(wanted.name):
+            what = f"no topic can have the name {wanted.name!r}"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = _topic(draft, wanted.name)
         defaults = config.own_settings(topic.name)
         before = defaults if request.reset_others else topic.configs

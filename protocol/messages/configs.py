@@ -22,10 +22,23 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """The topics to describe with all properties, and other resources."""
+    """The topics to describe with all properties, and other resources. With `include_synonyms` each
+    property of a resource says where its value could come from; `exclude_documentation` leaves its
+    sentence out."""
 
     topics: tuple[str, ...] = ()
     resources: tuple[ConfigResource, ...] = ()
+    include_synonyms: bool = False
+    exclude_documentation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A value that a property has, or would have without those before it, and its source."""
+
+    name: str
+    value: str = ""
+    source: int = ConfigSource.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,7 @@ class ConfigDescription:
 
     `source`: 1 the topic, 4 the broker's own settings, 5 the default; a broker that is told its
     default counts as 5. `is_read_only`: it cannot be changed while the broker runs. The `value` of
-    one that `is_sensitive` is left out.
+    one that `is_sensitive` is left out. `synonyms` begin with the value in force.
     """
 
     name: str
@@ -46,6 +59,7 @@ class ConfigDescription:
     source: int = ConfigSource.DEFAULT
     is_read_only: bool = False
     is_sensitive: bool = False
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from minibroker.protocol.messages.configs import (
     ResourceConfigs,
     TopicConfigs,
 )
+from minibroker.protocol.topic_names import is_topic_name
 
 RESOURCES_AT_ONCE = 20  # each has some dozens of properties
 ALTER_WAIT_S = 8.0  # below the time-out of clients; the request has none
@@ -34,7 +35,7 @@ def describe(
     """Return the properties in force of the topics, or of this broker, that are asked for."""
     topic = ConfigResourceType.TOPIC
     named = yield from _describe_all(
-        services, (ConfigResource(topic, name) for name in request.topics)
+        services, (ConfigResource(topic, name) for name in request.topics), request
     )
     topics: list[TopicConfigs] = []
     for some in at_once(named):
@@ -43,12 +44,12 @@ def describe(
         ]
         if len(some) == AT_ONCE:
             yield
-    resources = yield from _describe_all(services, request.resources)
+    resources = yield from _describe_all(services, request.resources, request)
     return DescribeConfigsResponse(tuple(topics), resources)
 
 
 def _describe_all(
-    services: Services, resources: Iterable[ConfigResource]
+    services: Services, resources: Iterable[ConfigResource], request: DescribeConfigsRequest
 ) -> Turns[tuple[ResourceConfigs, ...]]:
     known: dict[tuple[int, str], ResourceConfigs] = {}
     described = []
@@ -60,19 +61,24 @@ def _describe_all(
             seen.add(asked)
             key = asked.resource_type, asked.name
             if key not in known:
-                known[key] = _describe(services, *key)
+                known[key] = _describe(services, *key, request)
             described.append(_of_these_names(known[key], asked.properties))
         if len(some) == RESOURCES_AT_ONCE:
             yield
     return tuple(described)
 
 
-def _describe(services: Services, kind: int, name: str) -> ResourceConfigs:
-    """Return all properties of a resource."""
+def _describe(
+    services: Services, kind: int, name: str, request: DescribeConfigsRequest
+) -> ResourceConfigs:
+    """Return all properties of a resource, as detailed as the request asks for."""
     try:
-        return ResourceConfigs(kind, name, configs=_configs_of(services, kind, name))
+        configs = _configs_of(services, kind, name, with_synonyms=request.include_synonyms)
     except Refused as refused:
         return ResourceConfigs(kind, name, refused.code, refused.message)
+    if request.exclude_documentation:
+        configs = tuple([replace(one, documentation="") for one in configs])
+    return ResourceConfigs(kind, name, configs=configs)
 
 
 def _of_these_names(whole: ResourceConfigs, names: tuple[str, ...] | None) -> ResourceConfigs:
@@ -83,14 +89,20 @@ def _of_these_names(whole: ResourceConfigs, names: tuple[str, ...] | None) -> Re
     return replace(whole, configs=tuple([one for one in whole.configs if one.name in chosen]))
 
 
-def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescription, ...]:
+def _configs_of(
+    services: Services, kind: int, name: str, *, with_synonyms: bool
+) -> tuple[ConfigDescription, ...]:
     """Return every property of a resource. Raises `Refused`."""
     if kind == ConfigResourceType.TOPIC:
+        if not is_topic_name(name):
+            what = f"no topic can have the name {name!r}"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = services.image.topics.get(name)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         own = services.config.own_settings(name)
-        return services.config.describe_topic({**own, **topic.configs})
+        settings = {**own, **topic.configs}
+        return services.config.describe_topic(settings, with_synonyms=with_synonyms)
     if kind != ConfigResourceType.BROKER:
         what = f"there is no resource type {kind} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
@@ -98,7 +110,7 @@ def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescrip
     if name not in ("", str(node_id)):
         what = f"this is broker {node_id}, which describes itself only, not {name!r}"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
-    return services.config.describe_broker() if name else ()
+    return services.config.describe_broker(with_synonyms=with_synonyms) if name else ()
 
 
 def alter(

@@ -31,6 +31,7 @@ from minibroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
+    TopicMetadata,
 )
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
@@ -75,7 +76,6 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
     shape = apis.METADATA.response
     topics, brokers = shape.of("topics"), shape.of("brokers")
     known = {broker.node_id for broker in answer.brokers if not broker.is_fenced}
-    null_name = None if version >= BY_ID_SINCE else ""
     return shape.make(
         brokers=[
             brokers.make(broker.node_id, broker.host, broker.port, broker.rack)
@@ -87,7 +87,7 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
         topics=Converted(
             lambda topic: topics.make(
                 topic.error,
-                topic.name or null_name,
+                _name_of(topic, version),
                 topic.topic_id,
                 topic.is_internal,
                 Converted(partial(_partition, known), topic.partitions),
@@ -97,6 +97,12 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
         ),
         cluster_authorized_operations=answer.authorized_operations,
     )
+
+
+def _name_of(topic: TopicMetadata, version: Version) -> str | None:
+    """Return the name for an answer: null for an id that is unknown."""
+    is_null = version >= BY_ID_SINCE and not topic.name and topic.topic_id != NO_TOPIC_ID
+    return None if is_null else topic.name
 
 
 def _partition(known: set[int], one: PartitionMetadata) -> Any:

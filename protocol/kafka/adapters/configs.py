@@ -22,20 +22,30 @@ from minibroker.protocol.messages.configs import (
 from minibroker.protocol.messages.topics import TopicResult
 
 # Kafka's numbers for types of settings (KIP-569), by our names.
-CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "double": 6, "listeners": 7, "names": 7}
+CONFIG_TYPES: Final = {
+    "boolean": 1,
+    "int": 5,
+    "double": 6,
+    "list": 7,
+    "listeners": 7,
+    "names": 7,
+}
 STRING_TYPE: Final = 2
 
 
 def _describe_request(asked: Any, version: Version) -> DescribeConfigsRequest:
+    """Convert the request. An empty list of keys means all, as null does."""
     resources = tuple(
         ConfigResource(
             one.resource_type,
             one.resource_name,
-            None if one.configuration_keys is None else tuple(one.configuration_keys),
+            tuple(one.configuration_keys) if one.configuration_keys else None,
         )
         for one in asked.resources
     )
-    return DescribeConfigsRequest(resources=resources)
+    return DescribeConfigsRequest(
+        (), resources, bool(asked.include_synonyms), not asked.include_documentation
+    )
 
 
 def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any:
@@ -44,6 +54,7 @@ def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any
 
 _RESULTS: Final = admin_apis.DESCRIBE_CONFIGS.response.of("results")
 _MAKE_CONFIG: Final = _RESULTS.of("configs").make
+_MAKE_SYNONYM: Final = _RESULTS.of("configs").of("synonyms").make
 
 
 def _described(one: ResourceConfigs) -> Any:
@@ -64,9 +75,9 @@ def _described_config(config: ConfigDescription) -> Any:
         config.is_default,
         config.source,
         config.is_sensitive,
-        [],
+        [_MAKE_SYNONYM(one.name, one.value, one.source) for one in config.synonyms],
         CONFIG_TYPES.get(config.type, STRING_TYPE),
-        config.documentation,
+        config.documentation or None,
     )
 
 

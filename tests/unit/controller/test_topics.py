@@ -296,6 +296,7 @@ def test_settings_are_changed_one_by_one():
     ("name", "change", "error"),
     [
         ("none", ("flush", "never"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a b", ("flush", "never"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("t", ("flush", "now"), ErrorCode.INVALID_CONFIG),
         ("t", ("flash", "never"), ErrorCode.INVALID_CONFIG),
         ("t", ("flash", None), ErrorCode.INVALID_CONFIG),

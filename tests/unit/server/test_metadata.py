@@ -286,6 +286,7 @@ async def test_settings_of_resources() -> None:
         ConfigResource(ConfigResourceType.BROKER, "one"),
         ConfigResource(ConfigResourceType.TOPIC, "u"),
         ConfigResource(8, "1"),
+        ConfigResource(ConfigResourceType.TOPIC, "a b"),
     )
     answer = await ask(node, ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=asked))
     some, none, everything, shared, topic, *refused = answer.resources
@@ -305,8 +306,35 @@ async def test_settings_of_resources() -> None:
         ErrorCode.INVALID_REQUEST,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert "this is broker 1" in refused[0].error_message
+
+
+async def test_synonyms_of_settings() -> None:
+    """The values that a setting would have, the one in force first."""
+    node = Node(log_retention_ms="5")
+    node.lead(overrides={"retention.ms": "7"})
+    names = ("retention.ms", "flush", "preallocate")
+    asked = (
+        ConfigResource(ConfigResourceType.TOPIC, "t", names),
+        ConfigResource(ConfigResourceType.BROKER, "1", ("log.retention.ms",)),
+    )
+    request = DescribeConfigsRequest((), asked, True, True)
+    topic, broker = (await ask(node, ApiKey.DESCRIBE_CONFIGS, request)).resources
+    found = {each.name: each for each in (*topic.configs, *broker.configs)}
+    assert not any(each.documentation for each in found.values())
+    told = {
+        name: [(one.name, one.value, one.source) for one in each.synonyms]
+        for name, each in found.items()
+    }
+    default = ("log.retention.ms", "604800000", 5)
+    assert told == {
+        "retention.ms": [("retention.ms", "7", 1), ("log.retention.ms", "5", 4), default],
+        "log.retention.ms": [("log.retention.ms", "5", 4), default],
+        "flush": [("flush", "interval", 5)],
+        "preallocate": [("preallocate", "false", 5)],
+    }
 
 
 async def test_producer_ids_are_never_the_same(autojump_clock: trio.testing.MockClock) -> None:
