@@ -55,7 +55,7 @@ from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.protocol.constants import OFFSETS_TOPIC, ConfigSource
-from minibroker.protocol.messages.configs import ConfigDescription, ConfigSynonym
+from minibroker.protocol.messages.config_descriptions import ConfigDescription, ConfigSynonym
 
 __all__ = [
     "Config",

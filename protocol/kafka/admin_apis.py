@@ -7,7 +7,7 @@ from minibroker.protocol.kafka.api import api_of
 CREATE_TOPICS: Final = api_of(
     19,
     "CreateTopics",
-    "0-4",
+    "0-7",
     """
     topics[
         name:string num_partitions:i32 replication_factor:i16
@@ -32,7 +32,7 @@ CREATE_TOPICS: Final = api_of(
 DELETE_TOPICS: Final = api_of(
     20,
     "DeleteTopics",
-    "0-5",
+    "0-6",
     """
     6+topics[name:string? topic_id:uuid] 0-5:topic_names:[string] timeout_ms:i32
     """,

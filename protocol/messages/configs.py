@@ -6,8 +6,9 @@ itself only; "" stands for what all brokers share beside their own files, which 
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import ConfigOperation, ConfigResourceType, ConfigSource
+from minibroker.protocol.constants import ConfigOperation, ConfigResourceType
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.topics import TopicResult
 
 
@@ -30,36 +31,6 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     resources: tuple[ConfigResource, ...] = ()
     include_synonyms: bool = False
     exclude_documentation: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
-    """A value that a property has, or would have without those before it, and its source."""
-
-    name: str
-    value: str = ""
-    source: int = ConfigSource.DEFAULT
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigDescription:
-    """One property as it is in force; `is_default` where the topic does not set it itself.
-
-    `source`: 1 the topic, 4 the broker's own settings, 5 the default; a broker that is told its
-    default counts as 5. `is_read_only`: it cannot be changed while the broker runs. The `value` of
-    one that `is_sensitive` is left out. `synonyms` begin with the value in force.
-    """
-
-    name: str
-    value: str = ""
-    is_default: bool = True
-    type: str = ""
-    unit: str = ""
-    documentation: str = ""
-    source: int = ConfigSource.DEFAULT
-    is_read_only: bool = False
-    is_sensitive: bool = False
-    synonyms: tuple[ConfigSynonym, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from minibroker.broker.server.handlers.topics import late
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turns, at_once
 from minibroker.protocol.constants import ConfigResourceType, ErrorCode
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    ConfigDescription,
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,

@@ -8,11 +8,11 @@ from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     ConfigChange,
-    ConfigDescription,
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,

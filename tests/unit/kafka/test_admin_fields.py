@@ -13,10 +13,9 @@ from minibroker.protocol.messages.cluster import (
     DescribeTopicPartitionsResponse,
     TopicCursor,
 )
+from minibroker.protocol.messages.config_descriptions import ConfigDescription, ConfigSynonym
 from minibroker.protocol.messages.configs import (
-    ConfigDescription,
     ConfigResource,
-    ConfigSynonym,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     ResourceConfigs,
@@ -40,7 +39,12 @@ from minibroker.protocol.messages.metadata import (
 )
 from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
-from minibroker.protocol.messages.topics import DeleteTopicsResponse, TopicResult
+from minibroker.protocol.messages.topics import (
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    TopicResult,
+)
 from tests.unit.kafka.frames import answer_to, request
 
 
@@ -190,3 +194,38 @@ def test_features_are_announced() -> None:
     for each in told:
         assert each.finalized_features_epoch == 0
         assert [tuple(one) for one in each.finalized_features] == [("group.version", 1, 1)]
+
+
+def test_a_created_topic_is_told() -> None:
+    """With its id, counts and settings from version 5 and 7 on."""
+    api = admin_apis.CREATE_TOPICS
+    assert not decode_request(request(api, 4, []))[0].message.include_configs
+    frame = request(api, 7, [])
+    assert decode_request(frame)[0].message.include_configs
+    config = ConfigDescription("flush", "never", source=1)
+    message = CreateTopicsResponse(
+        (TopicResult("t", 0, None, b"i" * 16, 3, 2), TopicResult("u", 36, "is there")),
+        ((config,), ()),
+    )
+    made, refused = answer_to(frame, api, message).topics
+    assert (made.topic_id, made.num_partitions, made.replication_factor) == (b"i" * 16, 3, 2)
+    assert [tuple(one) for one in made.configs] == [("flush", "never", False, 1, False)]
+    assert (refused.error_code, refused.num_partitions, [*refused.configs]) == (36, -1, [])
+
+
+def test_topics_are_deleted_by_their_ids() -> None:
+    """From version 6 on; an id that no topic has is answered without a name."""
+    api = admin_apis.DELETE_TOPICS
+    one, other = b"i" * 16, b"j" * 16
+    frame = request(api, 6, [("t", bytes(16)), (None, one), (None, other)], timeout_ms=9)
+    assert decode_request(frame)[0].message == DeleteTopicsRequest(("t",), 9, (one, other))
+    for wrong in (("t", one), (None, bytes(16))):
+        with pytest.raises(ProtocolError, match="a name or an id"):
+            decode_request(request(api, 6, [wrong]))
+    results = (TopicResult("t"), TopicResult("u", topic_id=one), TopicResult("", 100, None, other))
+    told = answer_to(frame, api, DeleteTopicsResponse(results)).responses
+    assert [(each.name, each.topic_id) for each in told] == [
+        ("t", bytes(16)),
+        ("u", one),
+        (None, other),
+    ]

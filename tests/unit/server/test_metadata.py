@@ -88,9 +88,9 @@ async def controlled(**settings: str) -> AsyncIterator[Node]:
 async def ask(node: Node, api_key: ApiKey, request: object) -> Any:
     """The answer, waited for."""
     outcome = HANDLERS[api_key].handle(node.services, request, trio.current_time())
-    if isinstance(outcome, Generator):
-        return without_pause(outcome)
-    return await node.purgatory.wait_for_answer(outcome) if isinstance(outcome, Parked) else outcome
+    if isinstance(outcome, Parked):
+        outcome = await node.purgatory.wait_for_answer(outcome)
+    return without_pause(outcome) if isinstance(outcome, Generator) else outcome
 
 
 def test_who_leads_what() -> None:
@@ -270,6 +270,21 @@ async def test_settings_of_a_topic(autojump_clock: trio.testing.MockClock) -> No
         assert settings["segment.bytes"].value == "2000"
         assert settings["flush"].value == "interval"
         assert settings["flush"].is_default
+
+
+async def test_a_created_topic_is_described(autojump_clock: trio.testing.MockClock) -> None:
+    """With its settings, where they are asked for; one that is refused has none."""
+    async with controlled() as node:
+        new = NewTopic("t", configs=(ConfigEntry("retention.ms", "5000"),))
+        request = CreateTopicsRequest((new, NewTopic("a b")), include_configs=True)
+        answer = await ask(node, ApiKey.CREATE_TOPICS, request)
+        made, refused = answer.configs
+        found = {one.name: (one.value, one.source) for one in made}
+        assert found["retention.ms"] == ("5000", 1)
+        assert found["flush"] == ("interval", 5)
+        assert (answer.topics[0].partition_count, refused) == (1, ())
+        plain = await ask(node, ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("u"),)))
+        assert plain.configs == ()
 
 
 async def test_settings_of_resources() -> None:
