@@ -37,6 +37,7 @@ class ApiKey(IntEnum):
     OFFSETS_FOR_LEADER_EPOCH = 23
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -47,6 +48,7 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     DESCRIBE_REPLICAS = 1001  # from here on: not in Kafka
     DESCRIBE_BROKER = 1002
@@ -59,6 +61,7 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16  # of Kafka; there are none here
 
 
 class ConfigSource(IntEnum):

@@ -72,6 +72,26 @@ DESCRIBE_ACLS: Final = api_of(
     """,
     flexible=2,
 )
+DESCRIBE_LOG_DIRS: Final = api_of(
+    35,
+    "DescribeLogDirs",
+    "1-4",
+    "topics?[topic:string partitions:[i32]]",
+    """
+    throttle_time_ms:i32 3+error_code:i16
+    results[
+        error_code:i16 log_dir:string
+        topics[
+            name:string
+            partitions[
+                partition_index:i32 partition_size:i64 offset_lag:i64 is_future_key:bool
+            ]
+        ]
+        4+total_bytes:i64=-1 4+usable_bytes:i64=-1
+    ]
+    """,
+    flexible=2,
+)
 DESCRIBE_CONFIGS: Final = api_of(
     32,
     "DescribeConfigs",
@@ -171,6 +191,17 @@ DESCRIBE_CLUSTER: Final = api_of(
     cluster_id:string controller_id:i32=-1
     brokers[broker_id:i32 host:string port:i32 rack:string? 2+is_fenced:bool]
     cluster_authorized_operations:i32=-2147483648
+    """,
+    flexible=0,
+)
+LIST_CONFIG_RESOURCES: Final = api_of(
+    74,
+    "ListConfigResources",
+    "0-1",
+    "1+resource_types:[i8]",
+    """
+    throttle_time_ms:i32 error_code:i16
+    config_resources[resource_name:string 1+resource_type:i8=16]
     """,
     flexible=0,
 )

@@ -63,6 +63,21 @@ class DescribeConfigsResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+    """The types of the resources to list; none: all types."""
+
+    resource_types: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListConfigResourcesResponse:
+    """The resources that can have settings: topics and brokers."""
+
+    error: int = 0
+    resources: tuple[ConfigResource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigChange:
     """Change a property. `operation` 0: set it, or go back to its default where `value` is nil; 1:
     go back to its default; 2, 3: add `value`, with commas, to the list, or take it out."""

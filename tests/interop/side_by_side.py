@@ -193,12 +193,14 @@ def compare(
     return count, found
 
 
-def judge(found: Sequence[Difference], known: Sequence[Row]) -> list[str]:
-    """Return what is wrong: differences without a row, and rows without a difference."""
+def judge(found: Sequence[Difference], known: Sequence[Row], *, is_whole: bool = True) -> list[str]:
+    """Return what is wrong: differences without a row, and, if all conversations were held, rows
+    without a difference."""
     wrong = [str(one) for one in found if not any(row.covers(one) for row in known)]
-    return wrong + [
-        f"no difference any more: {row}" for row in known if not any(map(row.covers, found))
-    ]
+    if is_whole:
+        unused = [row for row in known if not any(map(row.covers, found))]
+        wrong += [f"no difference any more: {row}" for row in unused]
+    return wrong
 
 
 def run(only: str = "") -> tuple[int, list[Difference]]:
@@ -225,10 +227,9 @@ def main() -> int:
     except CannotRun as error:
         print(error, file=sys.stderr)
         return 2
-    known = [row for row in rows() if not options.only or fits(options.only, row.api)]
     if options.show:
         print("\n".join(map(str, found)))
-    wrong = judge(found, known)
+    wrong = judge(found, rows(), is_whole=not options.only)
     print("\n".join(wrong))
     print(f"{count} conversations, {len(found)} differences, {len(wrong)} of them not explained")
     return 1 if wrong else 0

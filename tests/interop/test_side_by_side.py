@@ -39,9 +39,9 @@ def test_the_page_and_what_differs_are_compared_both_ways() -> None:
     row = Row("Fetch; Produce", "an *", "*error", "none", "fenced", "because")
     assert judge([one], [row]) == []
     assert judge([one, other], [row]) == [str(other)]
-    assert judge([one], [row, row._replace(api="Metadata")]) == [
-        f"no difference any more: {row._replace(api='Metadata')}"
-    ]
+    other_row = row._replace(api="Metadata")
+    assert judge([one], [row, other_row]) == [f"no difference any more: {other_row}"]
+    assert judge([one], [row, other_row], is_whole=False) == []
 
 
 def test_each_row_of_the_page_names_conversations_that_there_are() -> None:

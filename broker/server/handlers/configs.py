@@ -1,4 +1,4 @@
-"""DESCRIBE_CONFIGS for topics and this broker, and ALTER_CONFIGS for topics.
+"""DESCRIBE_CONFIGS for topics and this broker, LIST_CONFIG_RESOURCES, ALTER_CONFIGS for topics.
 
 The properties of a resource that a request names several times are looked up once, and entries that
 are equal are answered once.
@@ -6,6 +6,7 @@ are equal are answered once.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Parked
@@ -20,6 +21,8 @@ from minibroker.protocol.messages.configs import (
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ResourceConfigs,
     TopicConfigs,
 )
@@ -111,6 +114,30 @@ def _configs_of(
         what = f"this is broker {node_id}, which describes itself only, not {name!r}"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
     return services.config.describe_broker(with_synonyms=with_synonyms) if name else ()
+
+
+LISTED_TYPES: Final = (ConfigResourceType.TOPIC, ConfigResourceType.BROKER)
+EMPTY_TYPES: Final = (ConfigResourceType.CLIENT_METRICS,)
+
+
+def list_resources(
+    services: Services, request: ListConfigResourcesRequest, now: float
+) -> Turns[ListConfigResourcesResponse]:
+    """Return the resources of these types. Of some types of Kafka there are none."""
+    kinds = {*request.resource_types}
+    if kinds.difference(LISTED_TYPES, EMPTY_TYPES):
+        return ListConfigResourcesResponse(ErrorCode.UNSUPPORTED_VERSION)
+    image = services.image  # one image for all turns: it is never changed, only replaced
+    found: list[ConfigResource] = []
+    for kind in LISTED_TYPES:
+        if kinds and kind not in kinds:
+            continue
+        names = image.topics if kind == ConfigResourceType.TOPIC else map(str, image.brokers)
+        for some in at_once(names):
+            found += [ConfigResource(kind, name) for name in some]
+            if len(some) == AT_ONCE:
+                yield
+    return ListConfigResourcesResponse(0, tuple(found))
 
 
 def alter(

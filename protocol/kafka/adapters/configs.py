@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, Final
 
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ApiKey, ConfigResourceType
 from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.api import KafkaApi
@@ -16,6 +16,8 @@ from minibroker.protocol.messages.configs import (
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ResourceConfigs,
     TopicConfigChanges,
 )
@@ -119,7 +121,25 @@ def _alter_response(api: KafkaApi, answer: AlterConfigsResponse, version: Versio
     return api.response.make(0, Converted(altered, results))
 
 
+def _list_request(asked: Any, version: Version) -> ListConfigResourcesRequest:
+    """Convert the request. Version 0 lists the subscriptions to metrics of clients."""
+    types = asked.resource_types if version else [ConfigResourceType.CLIENT_METRICS]
+    return ListConfigResourcesRequest(tuple(types))
+
+
+def _list_response(answer: ListConfigResourcesResponse, version: Version) -> Any:
+    make = admin_apis.LIST_CONFIG_RESOURCES.response.of("config_resources").make
+    resources = Converted(lambda one: make(one.name, one.resource_type), answer.resources)
+    return admin_apis.LIST_CONFIG_RESOURCES.response.make(0, answer.error, resources)
+
+
 ADAPTERS: Final = (
+    Adapter(
+        admin_apis.LIST_CONFIG_RESOURCES,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        _list_request,
+        _list_response,
+    ),
     Adapter(
         admin_apis.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_CONFIGS,

@@ -11,6 +11,7 @@ from minibroker.protocol.kafka.adapters import (
     configs,
     consumer_groups,
     groups,
+    log_dirs,
     records,
 )
 from minibroker.protocol.kafka.adapters.adapter import Adapter
@@ -55,6 +56,7 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *consumer_groups.ADAPTERS,
         *configs.ADAPTERS,
         *acls.ADAPTERS,
+        *log_dirs.ADAPTERS,
         _API_VERSIONS,
     )
 }

@@ -456,6 +456,29 @@ DESCRIBE_TOPIC_PARTITIONS: Final[dict[str, Request]] = {
     "an empty name": lambda talk: in_parts(talk, 2_000, ""),
     "a topic twice": lambda talk: in_parts(talk, 2_000, *[talk.topic().name] * 2),
 }
+
+
+def logs_of(topic: str, *partitions: int) -> Fields:
+    """The fields of a DescribeLogDirs."""
+    return {"topics": [{"topic": topic, "partitions": [*partitions]}]}
+
+
+DESCRIBE_LOG_DIRS: Final[dict[str, Request]] = {
+    "a log": lambda talk: logs_of(talk.topic(partitions=2).name, 0),
+    "a log with records": lambda talk: logs_of(talk.produced(talk.topic()).name, 0),
+    "a log twice": lambda talk: logs_of(talk.topic().name, 0, 0),
+    "an unknown partition": lambda talk: logs_of(talk.topic().name, 0, 9),
+    "an unknown topic": lambda talk: logs_of(unknown(talk).name, 0),
+    "no partitions": lambda talk: logs_of(talk.topic().name),
+    "no topics": lambda talk: {"topics": []},
+}
+LIST_CONFIG_RESOURCES: Final[dict[str, Request]] = {
+    "brokers": lambda talk: {"resource_types": [BROKER]},
+    "a type twice": lambda talk: {"resource_types": [BROKER, BROKER]},
+    "metrics of clients": lambda talk: {"resource_types": [16]},
+    "an unknown type": lambda talk: {"resource_types": [BROKER, 99]},
+    "type 0": lambda talk: {"resource_types": [0]},
+}
 SCRIPTS: Final[dict[str, Script]] = {"what was set": altered}
 INCREMENTAL_SCRIPTS: Final[dict[str, Script]] = {"what was set": changed}
 
@@ -481,3 +504,5 @@ def cases() -> Iterator[Case]:
     yield from requests(admin_apis.DESCRIBE_ACLS, DESCRIBE_ACLS)
     yield from requests(admin_apis.DESCRIBE_CLUSTER, DESCRIBE_CLUSTER)
     yield from requests(admin_apis.DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_TOPIC_PARTITIONS)
+    yield from requests(admin_apis.DESCRIBE_LOG_DIRS, DESCRIBE_LOG_DIRS)
+    yield from requests(admin_apis.LIST_CONFIG_RESOURCES, LIST_CONFIG_RESOURCES)

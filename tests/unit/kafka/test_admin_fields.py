@@ -18,6 +18,8 @@ from minibroker.protocol.messages.configs import (
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ResourceConfigs,
 )
 from minibroker.protocol.messages.group_offsets import (
@@ -30,6 +32,11 @@ from minibroker.protocol.messages.leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionElected,
+)
+from minibroker.protocol.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogSize,
 )
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -45,6 +52,7 @@ from minibroker.protocol.messages.topics import (
     DeleteTopicsResponse,
     TopicResult,
 )
+from minibroker.protocol.types import TopicPartition
 from tests.unit.kafka.frames import answer_to, request
 
 
@@ -229,3 +237,33 @@ def test_topics_are_deleted_by_their_ids() -> None:
         ("u", one),
         (None, other),
     ]
+
+
+def test_the_directory_of_logs_is_described() -> None:
+    """With the space of its disk from version 4 on."""
+    api = admin_apis.DESCRIBE_LOG_DIRS
+    assert decode_request(request(api, 4, None))[0].message == DescribeLogDirsRequest()
+    frame = request(api, 4, [("t", [1, 2])])
+    expected = DescribeLogDirsRequest((TopicPartition("t", 1), TopicPartition("t", 2)))
+    assert decode_request(frame)[0].message == expected
+    logs = (LogSize("t", 1, 500, 3), LogSize("u", 0, 7))
+    message = DescribeLogDirsResponse("/data", logs, 1_000, 400)
+    (told,) = answer_to(frame, api, message).results
+    assert (told.error_code, told.log_dir) == (0, "/data")
+    assert (told.total_bytes, told.usable_bytes) == (1_000, 400)
+    assert [(topic.name, [tuple(one) for one in topic.partitions]) for topic in told.topics] == [
+        ("t", [(1, 500, 3, False)]),
+        ("u", [(0, 7, 0, False)]),
+    ]
+
+
+def test_resources_with_settings_are_listed() -> None:
+    """In version 0 only those of the metrics of clients."""
+    api = admin_apis.LIST_CONFIG_RESOURCES
+    assert decode_request(request(api, 0))[0].message == ListConfigResourcesRequest((16,))
+    frame = request(api, 1, [2, 4])
+    assert decode_request(frame)[0].message == ListConfigResourcesRequest((2, 4))
+    resources = (ConfigResource(2, "t"), ConfigResource(4, "1"))
+    value = answer_to(frame, api, ListConfigResourcesResponse(0, resources))
+    assert [tuple(one) for one in value.config_resources] == [("t", 2), ("1", 4)]
+    assert answer_to(frame, api, ListConfigResourcesResponse(35)).error_code == 35

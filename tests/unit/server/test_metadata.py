@@ -25,6 +25,7 @@ from minibroker.protocol.messages.configs import (
     ConfigChange,
     ConfigResource,
     DescribeConfigsRequest,
+    ListConfigResourcesRequest,
     TopicConfigChanges,
 )
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -324,6 +325,26 @@ async def test_settings_of_resources() -> None:
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert "this is broker 1" in refused[0].error_message
+
+
+async def test_resources_with_settings_are_listed() -> None:
+    """Topics and brokers, of these types or of all. Of metrics of clients there are none."""
+    node = Node()
+    node.know(state_of())
+    node.know(state_of(TopicPartition("u", 0)))
+    topics = [(2, "t"), (2, "u")]
+    for kinds, expected in (
+        ((), [*topics, (4, "1")]),
+        ((4, 4), [(4, "1")]),
+        ((2, 16), topics),
+        ((16,), []),
+    ):
+        request = ListConfigResourcesRequest(kinds)
+        answer = await ask(node, ApiKey.LIST_CONFIG_RESOURCES, request)
+        assert [(one.resource_type, one.name) for one in answer.resources] == expected
+        assert answer.error == 0
+    refused = await ask(node, ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest((2, 99)))
+    assert (refused.error, refused.resources) == (ErrorCode.UNSUPPORTED_VERSION, ())
 
 
 async def test_synonyms_of_settings() -> None:
