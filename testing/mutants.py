@@ -18,6 +18,17 @@ from minibroker.broker.controller.elections import heard_heirs
 from minibroker.broker.controller.heartbeats import Confirmation
 from minibroker.broker.controller.prober import Prober
 from minibroker.broker.controller.state import PartitionRecord
+from minibroker.broker.groups.consumer_group import ConsumerGroup
+from minibroker.broker.groups.consumer_records import (
+    NO_PARTITIONS,
+    ConsumerKey,
+    ConsumerRecord,
+    ConsumerValue,
+    CurrentAssignment,
+    GroupEpoch,
+    TopicIdPartition,
+)
+from minibroker.broker.groups.consumer_state import NEW_MEMBER, ConsumerState, next_assignment
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
@@ -277,6 +288,45 @@ def _whoever_commits(_group: Group, _request: OffsetCommitRequest, _now: float) 
     return ErrorCode.NONE
 
 
+def _whatever_is_owned(
+    state: ConsumerState, member_id: str, owned: Collection[TopicIdPartition] | None
+) -> CurrentAssignment:
+    """Assign a partition before the member that has it has revoked it (KIP-848)."""
+    return next_assignment(
+        state.currents.get(member_id, NEW_MEMBER),
+        state.target_epoch,
+        state.targets.get(member_id, NO_PARTITIONS),
+        owned,
+        (),
+    )
+
+
+def _from_members(group: ConsumerGroup) -> None:
+    """Count a group's epochs from those of its members (KIP-848)."""
+    group._version += 1
+    state = group._state
+    epoch = 1 + max((each.epoch for each in state.currents.values()), default=0)
+    if not group._journal.has(ConsumerRecord.GROUP):
+        group._set(ConsumerRecord.GROUP, "", GroupEpoch(epoch, state.metadata_hash))
+
+
+def _whoever_was_a_member(_group: ConsumerGroup, _member_id: str, _epoch: int) -> ErrorCode:
+    """Let a removed member of the consumer protocol commit (KIP-848)."""
+    return ErrorCode.NONE
+
+
+def _without_targets(
+    state: ConsumerState, group_id: str, records: Mapping[ConsumerKey, ConsumerValue]
+) -> None:
+    """Let a new coordinator begin without the target assignment (KIP-848)."""
+    kept = {
+        key: value for key, value in records.items() if key.kind is not ConsumerRecord.MEMBER_TARGET
+    }
+    STATE_OF_RECORDS(state, group_id, kept)
+
+
+STATE_OF_RECORDS: Final = ConsumerState.__init__
+
 RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "answer-uncommitted-commits": Rule(Shard, "outcome", _outcome_of_append),
@@ -286,6 +336,10 @@ RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
         "commit-delivered-records": Rule(
             DeliveredPositions, "uncommitted", DeliveredPositions.committable_offsets
         ),
+        "assign-before-revoked": Rule(ConsumerState, "next_current", _whatever_is_owned),
+        "count-epochs-from-members": Rule(ConsumerGroup, "_bump", _from_members),
+        "commit-of-the-fenced": Rule(ConsumerGroup, "check_commit", _whoever_was_a_member),
+        "forget-target-in-failover": Rule(ConsumerState, "__init__", _without_targets),
     }
 )
 
