@@ -320,6 +320,11 @@ class ConsumerGroup:
         return self._state.members
 
     @property
+    def epoch(self) -> int:
+        """The group's epoch."""
+        return self._state.epoch
+
+    @property
     def keys(self) -> list[ConsumerKey]:
         """The keys of all its records."""
         return self._state.keys

@@ -35,7 +35,7 @@ from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.member import Ticket
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.outbox import Batch, Write
-from minibroker.broker.groups.records import GroupKey, Key, Value
+from minibroker.broker.groups.records import GroupKey, GroupMetadata, Key, Value
 from minibroker.broker.groups.states import ConsumerGroupState, State
 from minibroker.broker.groups.subscriptions import Topics
 from minibroker.broker.turns import Turns
@@ -136,10 +136,7 @@ class GroupRegistry:
         drops it if nothing keeps it. Raises `Refused`."""
         group = self.find(group_id, now)
         if isinstance(group, ConsumerGroup):
-            if group.members:
-                return group
-            self._end(group, list(group.keys), now)
-            return Group(group_id, self._limits, None, now)
+            return group if group.members else self._downgrade_empty(group, now)
         return group or Group(group_id, self._limits, None, now)
 
     def consumers_or_make(
@@ -153,10 +150,8 @@ class GroupRegistry:
         group = self.find(group_id, clock())
         if isinstance(group, Group):
             if group.state is not State.EMPTY:
-                return (yield from self._upgrade(group, topics, clock))
-            stored = self._table.metadata(group_id)
-            self._end(group, [] if stored is None else [GroupKey(group_id)], clock())
-            return self._new_consumers(group_id, {}, clock())
+                self._check_upgrade(group)
+            return (yield from self._upgrade(group, topics, clock))
         return group or self._new_consumers(group_id, {}, clock())
 
     def _new_consumers(
@@ -173,11 +168,9 @@ class GroupRegistry:
 
     # -- conversion
 
-    def _upgrade(
-        self, group: Group, topics: Topics, clock: Callable[[], float]
-    ) -> Turns[ConvertibleGroup]:
-        """Put a group of the consumer protocol in the place of a classic one with members."""
-        group_id, limits = group.group_id, self._consumer_limits
+    def _check_upgrade(self, group: Group) -> None:
+        """Raise `Refused` unless a group with members may be upgraded."""
+        limits = self._consumer_limits
         if not limits.migration.may_upgrade or group.protocol_type != CONSUMER_PROTOCOL:
             what = "its members have the classic protocol"
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, what)
@@ -185,9 +178,15 @@ class GroupRegistry:
             raise Refused(
                 ErrorCode.GROUP_ID_NOT_FOUND, "it has too many members of the classic protocol"
             )
+
+    def _upgrade(
+        self, group: Group, topics: Topics, clock: Callable[[], float]
+    ) -> Turns[ConvertibleGroup]:
+        """Put a group of the consumer protocol in the place of a classic one."""
+        group_id = group.group_id
         records = yield from upgraded(group, group_id, topics)
         now = clock()
-        if self._groups.get(group_id) is not group:
+        if group.members and self._groups.get(group_id) is not group:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group began again")
         end = self._append_or_refuse([(GroupKey(group_id), None), *records.items()], now)
         group.close(ErrorCode.REBALANCE_IN_PROGRESS, now)
@@ -226,20 +225,23 @@ class GroupRegistry:
         classic = self._groups[group_id] = Group(group_id, self._limits, metadata, now)
         return classic
 
+    def _downgrade_empty(self, group: ConvertibleGroup, now: float) -> Group:
+        """Put a classic group without members in the place of one of the consumer protocol."""
+        group_id = group.group_id
+        metadata = GroupMetadata(CONSUMER_PROTOCOL, group.epoch, state_timestamp_ms=self._wall_ms())
+        tombstones: list[tuple[Key, Value | None]] = [(key, None) for key in group.keys]
+        self._append_or_refuse([*tombstones, (GroupKey(group_id), metadata)], now)
+        group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
+        self._wake_answered(group_id)
+        if self._groups.get(group_id) is group:
+            self._drop(group_id)
+        return Group(group_id, self._limits, metadata, now)
+
     def _append_or_refuse(self, records: list[tuple[Key, Value | None]], now: float) -> int:
         try:
             return self._append(records, now)
         except Refused as refused:
             raise Refused(append_error(refused.code), refused.message) from None
-
-    def _end(self, group: AnyGroup, keys: list[Key], now: float) -> None:
-        """End an empty group, whose place one of another protocol takes."""
-        if keys:
-            self._append_or_refuse([(key, None) for key in keys], now)
-        group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
-        self._wake_answered(group.group_id)
-        if self._groups.get(group.group_id) is group:
-            self._drop(group.group_id)
 
     def revive(self, group_id: str, now: float) -> None:
         """Make a live group of a stored one with members."""
