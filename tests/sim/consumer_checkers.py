@@ -16,15 +16,16 @@ from minibroker.broker.groups.consumer_records import (
     NO_PARTITIONS,
     ConsumerKey,
     ConsumerRecord,
-    ConsumerValue,
     CurrentAssignment,
     GroupEpoch,
+    MemberMetadata,
     MemberState,
     MemberTarget,
     Partitions,
     TargetEpoch,
     TopicIdPartition,
 )
+from minibroker.broker.groups.records import GroupMetadata, Key, Value
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.consumer_groups import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from tests.sim.checkers import Violation
@@ -44,6 +45,7 @@ REMOVED: Final = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.ILLEGAL_GENERATION,
     }
 )
 LOST_MAX: Final = 2  # answers in a row, after which a coordinator may refuse the member's epoch
@@ -245,22 +247,37 @@ class NoneRemoved:
                 self._unanswered[who] += 1
             case BeatAnswered(who, _, ErrorCode.NONE):
                 self._unanswered[who] = 0
+            case BeatAnswered(who, _, ErrorCode.ILLEGAL_GENERATION):
+                pass  # a classic member that a downgrade found behind the group's epoch
             case BeatAnswered(who, _, error) if error in REMOVED:
                 if self._unanswered[who] <= LOST_MAX:
                     raise Violation(f"{who} is removed: {ErrorCode(error).name}")
 
 
-def judge_consumer_log(replayed: Iterable[tuple[ConsumerKey, ConsumerValue | None]]) -> None:
+def judge_consumer_log(replayed: Iterable[tuple[Key, Value | None]]) -> None:
     """What a log holds of a group, in its order: epochs never go back, no partition is stored for
-    two members, and a member that is done has its whole target. Raises `Violation`."""
+    two members, a member that is done has its whole target, and no member's instance id changes,
+    whatever the group's protocol. Raises `Violation`."""
+    instances: dict[str, str | None] = {}
+    generation = 0
     epochs = {ConsumerRecord.GROUP: 0, ConsumerRecord.TARGET: 0}
     targets: dict[str, Partitions] = {}
     owners: dict[TopicIdPartition, str] = {}
     currents: dict[str, CurrentAssignment] = {}
     for key, value in replayed:
+        if isinstance(value, GroupMetadata):
+            if value.generation < max(generation, epochs[ConsumerRecord.GROUP]):
+                raise Violation(f"generation {value.generation} is behind {epochs}")
+            generation = value.generation
+            for stored in value.members:
+                _judge_instance(instances, stored.member_id, stored.instance_id)
+        if not isinstance(key, ConsumerKey):
+            continue
         match value:
+            case MemberMetadata():
+                _judge_instance(instances, key.name, value.instance_id)
             case GroupEpoch() | TargetEpoch():
-                if value.epoch < epochs[key.kind]:
+                if value.epoch < max(generation, epochs[key.kind]):
                     raise Violation(f"{key} has {value.epoch} behind {epochs[key.kind]}")
                 epochs[key.kind] = value.epoch
             case MemberTarget(partitions):
@@ -280,6 +297,16 @@ def judge_consumer_log(replayed: Iterable[tuple[ConsumerKey, ConsumerValue | Non
                 is_done &= value.epoch == epochs[ConsumerRecord.TARGET]
                 if is_done and value.assigned != target:
                     raise Violation(f"{key.name} is done with {value.assigned}, not {target}")
+
+
+def _judge_instance(
+    instances: dict[str, str | None], member_id: str, instance_id: str | None
+) -> None:
+    if instances.setdefault(member_id, instance_id) != instance_id:
+        raise Violation(
+            f"{member_id} is stored with the instance id {instance_id}, before with"
+            f" {instances[member_id]}"
+        )
 
 
 def _judge_current(

@@ -5,7 +5,8 @@ commits ever higher offsets of what it has. As a careful client it says all of i
 answer. As a careless one it also commits as the member that it was before it was removed, or in an
 epoch that is over; such commits must be refused.
 
-A slot is a machine on which one process runs after the other, as in `group_members.py`.
+A slot is a machine on which one process runs after the other, as in `group_members.py`. In some
+seeds processes of the classic protocol are among them, so the group is converted again and again.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from minibroker.broker.groups.consumer_heartbeats import by_topic_id, partitions_of
-from minibroker.broker.groups.consumer_records import NO_PARTITIONS, Partitions
+from minibroker.broker.groups.consumer_records import NO_PARTITIONS, Partitions, TopicIdPartition
 from minibroker.client.net.channel import ConnectionLost
 from minibroker.client.net.cluster import Cluster, open_cluster
 from minibroker.client.net.servers import parse_servers
@@ -35,7 +36,25 @@ from minibroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     PartitionCommit,
 )
-from minibroker.protocol.messages.groups import FindCoordinatorRequest
+from minibroker.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    SyncGroupRequest,
+)
+from minibroker.protocol.subscription import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
+from minibroker.protocol.types import TopicPartition
 from minibroker.testing.cluster import SimulatedWorld
 from minibroker.testing.pause import PROCESS
 from tests.sim.checkers import Violation
@@ -48,7 +67,7 @@ from tests.sim.consumer_checkers import (
     StaticKeeps,
 )
 from tests.sim.group_checkers import RisingCommits
-from tests.sim.group_events import Crashed, History
+from tests.sim.group_events import BeatAnswered, BeatSent, Crashed, Event, History
 from tests.sim.group_members import CONSUMERS, Stage
 from tests.sim.workload import TIMEOUT_MS, TOPIC
 
@@ -56,6 +75,14 @@ REBALANCE_TIMEOUT_MS: Final = 30_000
 BEAT_S: Final = 0.3
 PATTERNS: Final = (f"{TOPIC[:-1]}.", f"{TOPIC}|extra-.*")  # each matches the topic
 WILD_FATES: Final = ("leave", "crash", "pause")
+# The coordinator loads, is not sure that it is one, or is another one.
+RETRIED: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 CAREFUL_LEAVES: Final = 5  # tries until a member that leaves has left
 
 
@@ -65,6 +92,7 @@ class ConsumerFates(NamedTuple):
     is_calm: bool
     slots: int
     static_slots: int
+    classic: float  # how many processes use the classic protocol
     session_s: float
     life_s: float
     revoke_s: float  # longest time to give partitions up
@@ -80,6 +108,7 @@ def draw_consumer_fates(world: SimulatedWorld, *, is_calm: bool) -> ConsumerFate
         session_s=20.0 if is_calm else rng.choice((1.0, 1.0, 3.0)),
         life_s=rng.choice((0.7, 1.5, 3.0)),
         revoke_s=rng.choice((0.05, 0.6)),
+        classic=rng.choice((0.0, 0.0, 0.3, 0.6)),
     )
 
 
@@ -87,6 +116,7 @@ def consumer_settings(fates: ConsumerFates) -> dict[str, str]:
     """What all brokers have in common."""
     return {
         "group.consumer.session.timeout.ms": f"{fates.session_s * 1000:.0f}",
+        "group.min.session.timeout.ms": "500",
         "group.consumer.heartbeat.interval.ms": f"{BEAT_S * 1000:.0f}",
     }
 
@@ -241,21 +271,29 @@ class ConsumerMember:
         self, cluster: Cluster, answer: ConsumerGroupHeartbeatResponse, told: Partitions
     ) -> bool:
         if answer.error != ErrorCode.NONE:
-            self._former = self.epoch, self.numbers
-            self._owned, self.epoch = NO_PARTITIONS, JOIN_EPOCH
+            self._drop()
             return False
         self._is_unsure = False
         self._told, self.epoch = told, answer.member_epoch
         places = partitions_of(answer.assignment)
         if places is None or places == self._owned:
             return False
+        await self._take(cluster, places)
+        return True
+
+    def _drop(self) -> None:
+        """It is not a member any more."""
+        self._former = self.epoch, self.numbers
+        self._owned, self.epoch = NO_PARTITIONS, JOIN_EPOCH
+
+    async def _take(self, cluster: Cluster, places: Partitions) -> None:
+        """Give up what is not among these, and begin to read the others."""
         if self._owned - places:
             await self._commit(cluster)
             await trio.sleep(self._rng.uniform(0, self._fates.revoke_s))
         self._owned &= places
         await self._start_reading(cluster)
         self._owned = places
-        return True
 
     async def _start_reading(self, cluster: Cluster) -> None:
         """Ask for the committed offsets."""
@@ -302,13 +340,126 @@ class ConsumerMember:
             await trio.sleep(0.1)
 
 
+class ClassicProcess(ConsumerMember):
+    """One process that uses the classic protocol, and gives up all that it has before it joins
+    again. It tells the checkers what it has been told, in the words of the newer protocol."""
+
+    def __init__(self, stage: Stage, seen: ConsumerGroupSeen, slot: int, number: int) -> None:
+        super().__init__(stage, seen, slot, number)
+        self._member_id = ""
+        self._is_told = False  # its assignment of the generation
+
+    async def _beat(self, cluster: Cluster) -> bool:
+        if not self._is_told:
+            return await self._join(cluster)
+        number = self._note_sent(self.epoch)
+        request = HeartbeatRequest(CONSUMERS, self.epoch, self._member_id, self._instance)
+        answer = await self._call(cluster, ApiKey.HEARTBEAT, request)
+        if answer is None or answer.error in RETRIED:
+            self._coordinator = None
+            return False
+        if answer.error in REMOVED:
+            self._note(BeatAnswered(self.who, number, answer.error, self.epoch, None))
+            self._reset(answer.error)
+            return True
+        self._note(BeatAnswered(self.who, number, ErrorCode.NONE, self.epoch, None))
+        if answer.error == ErrorCode.NONE:
+            return False
+        if answer.error != ErrorCode.REBALANCE_IN_PROGRESS:
+            raise Violation(f"{self.who} is told {ErrorCode(answer.error).name}")
+        await self._take(cluster, NO_PARTITIONS)
+        self._is_told = False
+        return True
+
+    async def _join(self, cluster: Cluster) -> bool:
+        number = self._note_sent(JOIN_EPOCH)
+        subscription = encode_subscription(Subscription((TOPIC,)))
+        request = JoinGroupRequest(
+            CONSUMERS,
+            round(self._fates.session_s * 1000),
+            REBALANCE_TIMEOUT_MS,
+            self._member_id,
+            self._instance,
+            protocols=(GroupProtocol("range", subscription),),
+        )
+        answer = await self._call(cluster, ApiKey.JOIN_GROUP, request)
+        if answer is None:
+            return False
+        if answer.error == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = answer.member_id
+            return True
+        if answer.error != ErrorCode.NONE:
+            self._reset(answer.error)
+            return False
+        self._member_id = answer.member_id
+        return await self._sync(cluster, answer, number)
+
+    async def _sync(self, cluster: Cluster, joined: JoinGroupResponse, number: int) -> bool:
+        request = SyncGroupRequest(
+            CONSUMERS,
+            joined.generation,
+            self._member_id,
+            self._instance,
+            assignments=self._assigned([each.member_id for each in joined.members]),
+        )
+        answer = await self._call(cluster, ApiKey.SYNC_GROUP, request)
+        if answer is None:
+            return False
+        if answer.error != ErrorCode.NONE:
+            self._reset(answer.error)
+            return False
+        partitions = decode_assignment(answer.assignment).partitions
+        places = frozenset(TopicIdPartition(self._topic_id, each.partition) for each in partitions)
+        self.epoch, self._is_told = joined.generation, True
+        self._note(BeatAnswered(self.who, number, ErrorCode.NONE, self.epoch, places))
+        await self._take(cluster, places)
+        return True
+
+    def _assigned(self, member_ids: list[str]) -> tuple[MemberAssignment, ...]:
+        """What the leader of a classic group assigns: every n-th partition."""
+        parts: list[MemberAssignment] = []
+        for first, member_id in enumerate(sorted(member_ids)):
+            numbers = range(first, self._stage.partitions, len(member_ids))
+            places = tuple(TopicPartition(TOPIC, number) for number in numbers)
+            parts.append(MemberAssignment(member_id, encode_assignment(Assignment(places))))
+        return tuple(parts)
+
+    def _note(self, event: Event) -> None:
+        if not self._tap.is_dead:
+            self._stage.note(CONSUMERS, event)
+
+    def _note_sent(self, epoch: int) -> int:
+        number = next(self._stage.numbers)
+        owned = NO_PARTITIONS if epoch == JOIN_EPOCH else None
+        self._note(BeatSent(self.who, number, self._instance, epoch, owned))
+        return number
+
+    def _reset(self, error: int) -> None:
+        """Begin again as far as an error asks for it."""
+        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self._member_id = ""
+        if error in REMOVED and self._is_told:
+            self._drop()
+        if error in RETRIED:
+            self._coordinator = None
+        self._is_told = False
+
+    async def _leave(self, cluster: Cluster) -> None:
+        self._note_sent(LEAVE_EPOCH)
+        if self._instance is None or not self.is_back_soon:
+            leaving = (LeavingMember(self._member_id, self._instance),)
+            await self._call(cluster, ApiKey.LEAVE_GROUP, LeaveGroupRequest(CONSUMERS, leaving))
+
+
 async def play_consumer(stage: Stage, seen: ConsumerGroupSeen, slot: int) -> None:
     """One process after the other in a slot, until all is drained; the last one leaves."""
     rng = stage.world.rng(f"consumer-slot-{slot}")
     async with trio.open_nursery() as nursery:
         await trio.sleep(rng.uniform(0, 2))
         for number in count():
-            member = seen.running[slot] = ConsumerMember(stage, seen, slot, number)
+            is_classic = rng.random() < seen.fates.classic
+            kind = ClassicProcess if is_classic else ConsumerMember
+            member = seen.running[slot] = kind(stage, seen, slot, number)
             nursery.start_soon(member.run)
             if await _lives_on(stage, member, rng, seen.fates):
                 break

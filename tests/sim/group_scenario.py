@@ -329,7 +329,7 @@ def judge_stored(
                 offsets[group][TopicPartition(topic, partition)] = offset
             case GroupKey(group), GroupMetadata() as generation:
                 metadata[group].append(generation)
-            case ConsumerKey(), _:
+            case ConsumerKey() | GroupKey(), _:  # `judge_consumer_log` has those of its group
                 pass
             case unknown:
                 raise Violation(f"the log has {unknown}")
@@ -343,7 +343,11 @@ def judge_stored_consumers(records: Iterable[Record]) -> None:
     """The log says nothing of the group of the consumer protocol that may not be. Raises
     `Violation`."""
     decoded = (decode(record.key, record.value) for record in records)
-    judge_consumer_log(item for item in decoded if isinstance(item[0], ConsumerKey))
+    judge_consumer_log(
+        (key, value)
+        for key, value in decoded
+        if isinstance(key, ConsumerKey | GroupKey) and key.group_id == CONSUMERS
+    )
 
 
 def draw_group_settings(world: SimulatedWorld, flush: str) -> dict[str, str]:

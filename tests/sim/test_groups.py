@@ -26,6 +26,7 @@ FOUND_BY = {
     "count-epochs-from-members": 0,
     "commit-of-the-fenced": 0,
     "forget-target-in-failover": 7,
+    "convert-without-instance-ids": 5,
 }
 
 
