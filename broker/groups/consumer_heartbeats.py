@@ -4,6 +4,7 @@ The limits bound the time that a heartbeat takes: a client may send any.
 """
 
 from collections.abc import Collection
+from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.broker.errors import Refused
@@ -31,12 +32,32 @@ OWNED_MAX: Final = 10_000  # partitions that a member says it owns
 Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest
 
 
+class Migration(StrEnum):
+    """Which conversions of a group with members are allowed."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"  # from the classic to the consumer protocol
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a group of the classic protocol may become one of the consumer protocol."""
+        return self in (Migration.UPGRADE, Migration.BIDIRECTIONAL)
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a group of the consumer protocol may become a classic one."""
+        return self in (Migration.DOWNGRADE, Migration.BIDIRECTIONAL)
+
+
 class ConsumerLimits(NamedTuple):
     """The settings of a group, from the configuration of the broker."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     size_max: int = 2**31 - 1
+    migration: Migration = Migration.BIDIRECTIONAL
     assignors: tuple[str, ...] = ("uniform", "range")  # the first is the default
     held_bytes_max: int = 8 * 1024 * 1024
 

@@ -25,7 +25,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.errors import Refused
-from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits
+from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits, Migration
 from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.records import Key, is_storable
 from minibroker.broker.groups.registry import GroupRegistry
@@ -117,12 +117,7 @@ class Coordinator:
         self._may_decide_alone = may_decide_alone
         self._rng = rng
         self._shards: dict[TopicPartition, Shard] = {}
-        self._limits = GroupLimits(
-            config.group_min_session_timeout_ms,
-            config.group_max_session_timeout_ms,
-            config.group_max_size,
-            config.group_initial_rebalance_delay_ms,
-        )
+        self._limits = _classic_limits(config)
         self.consumer_limits = _consumer_limits(config)
         self._retention_at = math.inf
         self._is_to_review = False
@@ -390,6 +385,7 @@ class Coordinator:
             wall_ms=self._wall_ms,
             append=partial(self.append, shard),
             wake=self._purgatory.notify,
+            topic_names=lambda: self._replicas.image.topic_names,
             consumer_limits=self.consumer_limits,
         )
 
@@ -457,11 +453,21 @@ def _is_watched(shard: Shard) -> bool:
     return shard.registry.is_writing if shard.registry is not None else shard.leader is not None
 
 
+def _classic_limits(config: Config) -> GroupLimits:
+    return GroupLimits(
+        config.group_min_session_timeout_ms,
+        config.group_max_session_timeout_ms,
+        config.group_max_size,
+        config.group_initial_rebalance_delay_ms,
+    )
+
+
 def _consumer_limits(config: Config) -> ConsumerLimits:
     return ConsumerLimits(
         config.group_consumer_session_timeout_ms,
         config.group_consumer_heartbeat_interval_ms,
         config.group_consumer_max_size,
+        Migration(config.group_consumer_migration_policy),
         tuple(config.group_consumer_assignors.split(",")),
     )
 

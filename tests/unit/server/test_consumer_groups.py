@@ -107,14 +107,15 @@ async def test_groups_of_both_protocols_are_listed_and_described(
 async def test_members_of_the_other_protocol_are_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """While there are members; an empty group becomes one of the protocol of the next member, and
-    keeps its offsets."""
-    keeper = Keeper()
+    """While there are members and conversion is disabled; an empty group becomes one of the
+    protocol of the next member, and keeps its offsets."""
+    keeper = Keeper(group_consumer_migration_policy="disabled")
     async with keeping(keeper):
         await join(keeper)
         assert (await keeper.join()).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
-        assert (await keeper.join(member_id="m")).error == unknown
+        inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await keeper.join(member_id="m")).error == inconsistent
         assert keeper.ask(HeartbeatRequest("g", 1, "m")).error == unknown
         assert keeper.ask(SyncGroupRequest("g", 1, "m")).error == unknown
         left = keeper.ask(LeaveGroupRequest("g", (LeavingMember("m"),)))
