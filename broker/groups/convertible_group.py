@@ -51,10 +51,10 @@ from minibroker.broker.groups.member import (
     Ticket,
     protocols_of,
 )
-from minibroker.broker.groups.records import INT32_MAX, GroupMetadata, StoredMember
+from minibroker.broker.groups.records import GroupMetadata, StoredMember
 from minibroker.broker.groups.subscriptions import Topics
 from minibroker.broker.turns import Turn, Turns
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import INT32_MAX, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages.groups import (
     HeartbeatRequest,
