@@ -60,19 +60,20 @@ class OneHolder:
         self.held: dict[str, Partitions] = {}
         self._taken: dict[str, dict[TopicIdPartition, str]] = defaultdict(dict)  # and by whom
         self._refused: dict[int, tuple[TopicIdPartition, str]] = {}  # what must be, by request
-        self._is_join: dict[int, bool] = {}
+        self._sent: dict[int, tuple[float, bool]] = {}  # when, and whether it is a join
+        self._since: dict[tuple[str, TopicIdPartition], float] = {}  # when a member was told
 
     def look(self, now: float, event: Event) -> None:
         """Raises `Violation`."""
         match event:
             case BeatSent():
-                self._send(event)
+                self._send(now, event)
             case BeatAnswered(who, number, error):
-                is_join = self._is_join.pop(number)
+                sent_at, is_join = self._sent.pop(number)
                 if error == ErrorCode.NONE:
                     self._judge(who, number, "keep")
                     if event.places is not None:
-                        self._tell(who, event.places, is_join)
+                        self._tell(now, event, sent_at, is_join)
                 elif error in REMOVED:
                     self._forget(who)
             case CommitSent(who, number) if self._taken[who]:
@@ -82,8 +83,8 @@ class OneHolder:
             case Crashed(who):
                 self._forget(who)
 
-    def _send(self, event: BeatSent) -> None:
-        self._is_join[event.number] = event.epoch == JOIN_EPOCH
+    def _send(self, now: float, event: BeatSent) -> None:
+        self._sent[event.number] = now, event.epoch == JOIN_EPOCH
         if event.epoch <= JOIN_EPOCH:
             self._forget(event.who)
             return
@@ -96,10 +97,14 @@ class OneHolder:
                 place: other for place, other in taken.items() if place in held
             }
 
-    def _tell(self, who: str, places: Partitions, is_join: bool) -> None:
+    def _tell(self, now: float, event: BeatAnswered, sent_at: float, is_join: bool) -> None:
+        """Note what a member is given. Its answer may be old, if the member stood still: then
+        another member has the partition by a later answer."""
+        who, places = event.who, event.places or NO_PARTITIONS
         for place in places - (NO_PARTITIONS if is_join else self.held.get(who, NO_PARTITIONS)):
+            self._since[who, place] = now
             for other, held in self.held.items():
-                if other != who and place in held:
+                if other != who and place in held and self._since[other, place] < sent_at:
                     self._taken[other][place] = who
         self.held[who] = places
 

@@ -101,6 +101,16 @@ def test_a_member_that_was_removed_may_still_believe_that_it_has_a_partition():
     story.beat("a", 0, 3, NO_PARTITIONS, owned=NO_PARTITIONS)
 
 
+def test_an_answer_may_be_old():
+    """A member that stood still receives what it was given before the other one."""
+    story = Story(OneHolder())
+    story.tell(BeatSent("a", 100, None, 0, NO_PARTITIONS))
+    story.beat("b", 0, 2, ONLY_P, owned=NO_PARTITIONS)
+    story.tell(BeatAnswered("a", 100, 0, 1, ONLY_P))
+    story.beat("b", 2, 2)
+    story.commit("a", 1, error=ErrorCode.UNKNOWN_MEMBER_ID)
+
+
 def test_an_epoch_that_goes_back_is_found():
     """A member's own, and that of one that joins."""
     story = Story(RisingEpochs())
