@@ -34,6 +34,7 @@ from minibroker.broker.server.handlers import (
     group_offsets,
     groups,
     leaders,
+    log_dirs,
     metadata,
     offsets,
     produce,
@@ -102,6 +103,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: _reads(offsets.offsets_for_leader_epoch),
     ApiKey.DESCRIBE_ACLS: _reads(acls.describe),
     ApiKey.DESCRIBE_CONFIGS: _reads(configs.describe),
+    ApiKey.DESCRIBE_LOG_DIRS: _reads(log_dirs.describe),
     ApiKey.CREATE_PARTITIONS: _changes(topics.create_partitions),
     ApiKey.DELETE_GROUPS: _changes(groups.delete),
     ApiKey.ELECT_LEADERS: _changes(leaders.elect),
@@ -109,6 +111,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSET_DELETE: _changes(group_offsets.delete),
     ApiKey.ALTER_PARTITION: _changes(control.alter_partition),
     ApiKey.DESCRIBE_CLUSTER: _reads(cluster.describe),
+    ApiKey.LIST_CONFIG_RESOURCES: _reads(configs.list_resources),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _reads(cluster.describe_topic_partitions),
     ApiKey.UNREGISTER_BROKER: _changes(broker.unregister),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _changes(consumer_groups.describe),  # as above
