@@ -21,6 +21,7 @@ from minibroker.broker.config_property import (
     ETCD,
     PROBLEMS_MAX,
     ConfigError,
+    Kind,
     Property,
     Value,
     attribute_of,
@@ -31,6 +32,11 @@ from minibroker.broker.config_sources import environment_name, from_environment
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
+from minibroker.broker.properties.group_settings import (
+    GROUP_PROPERTIES,
+    GroupSettings,
+    milliseconds,
+)
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.kept import (
     FLUSH_MESSAGES,
@@ -226,6 +232,44 @@ class Config(
                 source=ConfigSource.TOPIC if name in overrides else source,
             )
             for name, (row, value, source) in sorted((read | kept).items())
+        )
+
+    def check_group(self, overrides: Mapping[str, str]) -> None:
+        """Check a group's own settings. Raises `ConfigError`."""
+        for name, text in overrides.items():
+            if name not in GROUP_PROPERTIES:
+                known = ", ".join(GROUP_PROPERTIES)
+                raise ConfigError(f"{name:.99} is no setting of a group; there are {known}")
+            if milliseconds(text) is None:
+                raise ConfigError(f"{name} is {text[:20]!r}, not a number of milliseconds")
+        settings = self.for_group(overrides)
+        if overrides and settings.heartbeat_interval_ms >= settings.session_timeout_ms:
+            what = f"a heartbeat every {settings.heartbeat_interval_ms} ms comes too late"
+            raise ConfigError(f"{what}: the session ends after {settings.session_timeout_ms} ms")
+
+    def for_group(self, overrides: Mapping[str, str]) -> GroupSettings:
+        """Return the settings in force for a group with these own ones. What this broker cannot
+        read, because another kind of broker has stored it, is skipped."""
+        found = {
+            row.field: milliseconds(overrides.get(name, "")) or getattr(self, row.broker_attribute)
+            for name, row in GROUP_PROPERTIES.items()
+        }
+        return GroupSettings(**found)
+
+    def describe_group(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
+        """Return a group's effective settings, by name."""
+        settings = self.for_group(overrides)
+        return tuple(
+            ConfigDescription(
+                name,
+                str(getattr(settings, row.field)),
+                is_default=name not in overrides,
+                type=Kind.INT,
+                unit="ms",
+                documentation=row.sentence,
+                source=ConfigSource.GROUP if name in overrides else ConfigSource.DEFAULT,
+            )
+            for name, row in sorted(GROUP_PROPERTIES.items())
         )
 
     def describe_broker(self) -> tuple[ConfigDescription, ...]:

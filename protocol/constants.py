@@ -59,6 +59,7 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -67,6 +68,7 @@ class ConfigSource(IntEnum):
     TOPIC = 1
     BROKER = 4  # a broker's file, environment or flags
     DEFAULT = 5
+    GROUP = 8
 
 
 class ConfigOperation(IntEnum):

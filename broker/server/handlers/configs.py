@@ -1,4 +1,4 @@
-"""DESCRIBE_CONFIGS for topics and this broker, and ALTER_CONFIGS for topics.
+"""DESCRIBE_CONFIGS for topics, groups and this broker, and ALTER_CONFIGS for topics and groups.
 
 The properties of a resource that a request names several times are looked up once, and entries that
 are equal are answered once.
@@ -91,6 +91,8 @@ def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescrip
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         own = services.config.own_settings(name)
         return services.config.describe_topic({**own, **topic.configs})
+    if kind == ConfigResourceType.GROUP:
+        return services.config.describe_group(services.image.groups.get(name, {}))
     if kind != ConfigResourceType.BROKER:
         what = f"there is no resource type {kind} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
