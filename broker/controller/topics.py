@@ -20,12 +20,18 @@ from minibroker.broker.controller.assignment import (
     in_order,
     place_partitions,
 )
+from minibroker.broker.controller.group_configs import altered_group
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
 from minibroker.broker.controller.topic_configs import altered, check_alterable
 from minibroker.broker.errors import Refused
 from minibroker.broker.turns import Turns
-from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode
+from minibroker.protocol.constants import (
+    OFFSETS_TOPIC,
+    TOPIC_NAME_CHARS_MAX,
+    ConfigResourceType,
+    ErrorCode,
+)
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -121,7 +127,7 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
 def plan_alter(
     state: State, config: Config, request: AlterConfigsRequest
 ) -> Turns[Plan[AlterConfigsResponse]]:
-    """Plan to change topics' own settings; of each topic all changes are made, or none."""
+    """Plan to change topics' and groups' own settings; of each all changes are made, or none."""
     times = Counter((topic.resource_type, topic.name) for topic in request.topics)
 
     def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
@@ -129,6 +135,11 @@ def plan_alter(
             what = f"{wanted.name!r} is named {times[wanted.resource_type, wanted.name]} times"
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         check_alterable(wanted)
+        if wanted.resource_type == ConfigResourceType.GROUP:
+            groups, reset = draft.state.groups, request.reset_others
+            own = altered_group(config, groups, wanted.name, wanted.changes, reset_others=reset)
+            draft.set_group(wanted.name, own)
+            return TopicResult(wanted.name)
         if not is_topic_name(wanted.name):
             what = f"no topic can have the name {wanted.name!r}"
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
