@@ -49,6 +49,7 @@ from minibroker.protocol.messages.topics import (
     NewPartitions,
     NewTopic,
     TopicResult,
+    UnclearTopic,
 )
 from minibroker.protocol.topic_names import is_topic_name
 
@@ -115,12 +116,18 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
         except Refused as refused:
             return TopicResult(name, refused.code, refused.message, topic_id)
 
+    def refuse(draft: Draft, unclear: UnclearTopic) -> TopicResult:
+        named = "a name and an id" if unclear.name else "neither a name nor an id"
+        what = f"a topic to delete has either a name or an id; this has {named}"
+        return TopicResult(unclear.name, ErrorCode.INVALID_REQUEST, what, unclear.topic_id)
+
     draft = Draft(state)
     named = [(name, name) for name in request.topics]
     results = yield from _each(draft, named, delete)
     names = {topic.id: topic.name for topic in state.topics.values()} if request.topic_ids else {}
     by_id = [("", topic_id) for topic_id in request.topic_ids]
     results += yield from _each(draft, by_id, delete_by_id)
+    results += yield from _each(draft, ((one.name, one) for one in request.unclear), refuse)
     return draft.plan(DeleteTopicsResponse(results))
 
 
