@@ -25,6 +25,7 @@ from minibroker.broker.log.cleaning import (
     Cleaned,
     Copier,
     Interrupted,
+    Traffic,
     copy_group,
     find_cleanable,
     groups,
@@ -69,7 +70,7 @@ class HalfSwapped(Exception):
 
 class Compaction:
     """See the head of this file. What is below `first_dirty` was compacted. `last_run` is the last
-    one since the start, which the caller of `clean` records.
+    one since the start, which the caller of `clean` records; `traffic` counts the bytes of all.
 
     `location` returns where the log is now. `limits` are the log's settings.
     """
@@ -84,6 +85,7 @@ class Compaction:
         location: Callable[[], LogLocation],
     ) -> None:
         self.first_dirty = 0
+        self.traffic = Traffic()
         self.last_run: LastRun | None = None
         self._segments = segments
         self._deleted = deleted
@@ -132,7 +134,7 @@ class Compaction:
         newest = NewestOffsets(map_bytes_max, found.first_dirty)
         read, left = sum([segment.size for segment in dirty]), 0
         with self._watch(dirty) as require_unchanged:
-            yield from read_keys(dirty, newest, require_unchanged)
+            yield from read_keys(dirty, newest, self.traffic, require_unchanged)
             yield from newest.sort()
         segments = segments[: self._segments.index_of(newest.end - 1) + 1]
         last_offsets = self._producers.last_offsets()
@@ -203,7 +205,7 @@ class Compaction:
         self._files.remove(path)
         target = self._files.open(path, create=True)
         try:
-            yield from copy_group(group, target, copied, copier, require_unchanged)
+            yield from copy_group(group, target, copied, copier, self.traffic, require_unchanged)
             if copier.has_changed or len(group) > 1:
                 yield target.sync_now
                 require_unchanged()
