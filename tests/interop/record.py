@@ -10,13 +10,14 @@ partition, and the name of the recording; so has the group. A recording has a li
 """
 
 import base64
+import itertools
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -30,26 +31,46 @@ PREPARED_S: Final = 1.0  # after which the coordinator serves
 
 
 class Recorder:
-    """A proxy in front of a broker: it writes down each frame, in the order in which they pass."""
+    """A proxy in front of a broker: it writes down each frame, in the order in which they pass.
 
-    def __init__(self, listener: socket.socket, broker: tuple[str, int]) -> None:
+    Its address is there before it serves, because the broker advertises it.
+    """
+
+    def __init__(self) -> None:
         self.lines: list[str] = []
-        self._listener = listener
-        self._broker = broker
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
         self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
-    def run(self) -> None:
-        """Serve until the listener is closed."""
-        number = 0
-        while True:
+    def start(self, broker: str) -> str:
+        """Serve the broker's clients until `close`. Return the address that they use."""
+        host, _, port = broker.rpartition(":")
+        self._thread = threading.Thread(target=self._serve, args=((host, int(port)),))
+        self._thread.start()
+        return self.address
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        if self._thread is not None:
+            self._thread.join()
+        self._listener.close()
+
+    def _serve(self, broker: tuple[str, int]) -> None:
+        for number in itertools.count(1):
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            number += 1
-            broker = socket.create_connection(self._broker)
-            for one, other, way in ((client, broker, ">"), (broker, client, "<")):
-                threading.Thread(target=self._pass, args=(number, one, other, way)).start()
+            threading.Thread(target=self._connect, args=(number, client, broker)).start()
+
+    def _connect(self, number: int, client: socket.socket, address: tuple[str, int]) -> None:
+        with suppress(OSError), client, socket.create_connection(address) as broker:
+            answers = threading.Thread(target=self._pass, args=(number, broker, client, "<"))
+            answers.start()
+            self._pass(number, client, broker, ">")
+            answers.join()
 
     def _pass(self, number: int, one: socket.socket, other: socket.socket, way: str) -> None:
         with suppress(OSError), one.makefile("rb") as stream:
@@ -78,9 +99,8 @@ def record(name: str, command: list[str], folder: Path = FOLDER) -> str:
 
 def recorded(name: str, command: list[str]) -> tuple[list[str], str]:
     """Run a command against a broker. Return the lines of its recording, and its output."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryDirectory() as data:
-        address = "{}:{}".format(*listener.getsockname())
-        advertised = f"advertised.listeners=PLAINTEXT://{address}"
+    with closing(Recorder()) as recorder, tempfile.TemporaryDirectory() as data:
+        advertised = f"advertised.listeners=PLAINTEXT://{recorder.address}"
         settings = ("--set", advertised, "--set", "group.initial.rebalance.delay.ms=0")
         with running_broker(Path(data) / "data", *settings) as broker:
             host, _, port = broker.address.rpartition(":")
@@ -89,17 +109,17 @@ def recorded(name: str, command: list[str]) -> tuple[list[str], str]:
                     connection.sendall(len(frame).to_bytes(4, "big") + frame)
                     assert connection.recv(1)
             time.sleep(PREPARED_S)
-            recorder = Recorder(listener, (host, int(port)))
-            thread = threading.Thread(target=recorder.run)
-            thread.start()
-            done = subprocess.run(
-                [*command, address, name], capture_output=True, timeout=RUN_S_MAX, check=False
-            )
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            recorder.start(broker.address)
+            text = run([*command, recorder.address, name])
+        return recorder.lines, text
+
+
+def run(command: list[str]) -> str:
+    """Run a command to its end, and return its output."""
+    done = subprocess.run(command, capture_output=True, timeout=RUN_S_MAX, check=False)
     text = done.stdout.decode() + done.stderr.decode()
     assert done.returncode == 0, text
-    return recorder.lines, text
+    return text
 
 
 if __name__ == "__main__":

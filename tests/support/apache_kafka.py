@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,13 +81,20 @@ def java(*arguments: str, heap: tuple[str, ...] = ("-Xmx256M",)) -> list[str]:
 
 class ApacheKafka:
     """Nodes 1 to `count`, started when it is made; with the face of `ClusterProcesses`. `settings`
-    are laid over the others."""
+    are laid over the others. `advertised` says for a node's address which one clients are told."""
 
-    def __init__(self, root: Path, count: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        count: int,
+        settings: Mapping[str, str],
+        advertised: Callable[[str], str] = str,
+    ) -> None:
         base = free_base_port(2 * count)
         self._addresses = [f"127.0.0.1:{base + node}" for node in range(count)]
         self._root = root
         self._settings = settings
+        self._advertised = advertised
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         voters = [f"{node + 1}@127.0.0.1:{base + count + node}" for node in range(count)]
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -123,12 +130,14 @@ class ApacheKafka:
     def _properties(self, node: int, count: int, voters: list[str]) -> str:
         copies = min(3, count)
         controller = voters[node - 1].partition("@")[2]
+        address = self._addresses[node - 1]
         return "\n".join(
             (
                 "process.roles=broker,controller",
                 f"node.id={node}",
                 f"controller.quorum.voters={','.join(voters)}",
-                f"listeners=PLAINTEXT://{self._addresses[node - 1]},CONTROLLER://{controller}",
+                f"listeners=PLAINTEXT://{address},CONTROLLER://{controller}",
+                f"advertised.listeners=PLAINTEXT://{self._advertised(address)}",
                 "controller.listener.names=CONTROLLER",
                 "inter.broker.listener.name=PLAINTEXT",
                 f"log.dirs={self._root / str(node)}",
@@ -150,24 +159,32 @@ class ApacheKafka:
         )
 
 
-@contextmanager
-def running_kafka(count: int, settings: Mapping[str, str] | None = None) -> Iterator[ApacheKafka]:
-    """A cluster that answers; its data is gone afterwards."""
+def _wait_until_ready(kafka: ApacheKafka, count: int) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    with TemporaryDirectory(prefix="kafka-bench-") as directory:
-        kafka = ApacheKafka(Path(directory), count, settings or {})
+    admin = AdminClient({"bootstrap.servers": kafka.addresses, "log_level": 0})
+    deadline = time.monotonic() + READY_S_MAX
+    while True:
         try:
-            admin = AdminClient({"bootstrap.servers": kafka.addresses, "log_level": 0})
-            deadline = time.monotonic() + READY_S_MAX
-            while True:
-                try:
-                    if len(admin.list_topics(timeout=1).brokers) == count:
-                        break
-                except KafkaException:
-                    pass
-                assert time.monotonic() < deadline, "Apache Kafka does not answer"
+            if len(admin.list_topics(timeout=1).brokers) == count:
+                return
+        except KafkaException:
+            pass
+        assert time.monotonic() < deadline, "Apache Kafka does not answer"
+
+
+@contextmanager
+def running_kafka(
+    count: int,
+    settings: Mapping[str, str] | None = None,
+    advertised: Callable[[str], str] = str,
+) -> Iterator[ApacheKafka]:
+    """A cluster that answers; its data is gone afterwards."""
+    with TemporaryDirectory(prefix="kafka-bench-") as directory:
+        kafka = ApacheKafka(Path(directory), count, settings or {}, advertised)
+        try:
+            _wait_until_ready(kafka, count)
             yield kafka
         finally:
             kafka.close()
