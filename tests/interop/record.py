@@ -38,6 +38,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.broker = ""  # its address, once `start` was called
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = "{}:{}".format(*self._listener.getsockname())
         self._lock = threading.Lock()
@@ -45,6 +46,7 @@ class Recorder:
 
     def start(self, broker: str) -> str:
         """Serve the broker's clients until `close`. Return the address that they use."""
+        self.broker = broker
         host, _, port = broker.rpartition(":")
         self._thread = threading.Thread(target=self._serve, args=((host, int(port)),))
         self._thread.start()

@@ -1,12 +1,15 @@
-"""The same conversations with Apache Kafka and with minibroker, answer by answer.
+"""What Apache Kafka and minibroker answer to the same conversations and to the same clients.
 
     python -m tests.interop.side_by_side                   # all, against docs/kafka.md
-    python -m tests.interop.side_by_side --only Fetch      # those about an api
+    python -m tests.interop.side_by_side --only Fetch      # the conversations about an api
+    python -m tests.interop.side_by_side --clients         # the clients
     python -m tests.interop.side_by_side --show            # each difference, also a known one
 
 Each conversation is held in the lowest, a middle and the highest version that both serve. A
-difference is a field of an answer with another value. Those that stay are the rows of a table in
-docs/kafka.md. The command fails for a difference without a row, and for a row without a difference.
+difference is a field of an answer with another value. Of clients, which do not send the same
+requests twice, the values of each field in all answers are compared (`client_answers.py`). The
+differences that stay are the rows of a table in docs/kafka.md. The command fails for a difference
+without a row, and for a row without a difference.
 """
 
 import argparse
@@ -14,24 +17,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from fnmatch import fnmatchcase
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.schema import Version
+from tests.interop.client_programs import compare_clients
 from tests.interop.conversations import admin, broken, groups, records
 from tests.interop.conversations.case import Case
 from tests.interop.conversations.talk import Talk
+from tests.interop.known_differences import NOTHING, Difference, judge, rows, shown
+from tests.interop.record import Recorder
 from tests.support.apache_kafka import CannotRun, fetch, running_kafka
 from tests.support.processes import running_broker
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "kafka.md"
-BEGIN: Final = "<!-- what differs from Apache Kafka: begin -->\n"
-END: Final = "<!-- what differs from Apache Kafka: end -->\n"
-NOTHING: Final = "-"
-CHARS_MAX: Final = 60  # of a value that is shown
 SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
@@ -39,51 +39,8 @@ SETTINGS: Final = {
     "num.partitions": "1",
 }
 READY_S_MAX: Final = 60.0
+READY_VERSIONS: Final = {apis.FIND_COORDINATOR.key: 6, apis.OFFSET_FETCH.key: 9}
 Ranges = Mapping[int, tuple[Version, Version]]
-
-
-class Difference(NamedTuple):
-    """A field of which the brokers have said different things; `api` and `case` name the
-    conversation."""
-
-    api: str
-    version: Version
-    case: str
-    field: str
-    kafka: str
-    ours: str
-
-    def __str__(self) -> str:
-        said = f"Kafka {self.kafka}, minibroker {self.ours}"
-        return f"{self.api} {self.version}, {self.case}: {self.field}: {said}"
-
-
-class Row(NamedTuple):
-    """A row of the table: patterns of a difference, and why it stays."""
-
-    api: str
-    case: str
-    field: str
-    kafka: str
-    ours: str
-    why: str
-
-    def covers(self, one: Difference) -> bool:
-        """Return whether the difference is one of this row's."""
-        said = (one.api, one.case, one.field, one.kafka, one.ours)
-        return all(fits(part, text) for part, text in zip(said, self[:5], strict=True))
-
-
-def fits(value: str, patterns: str) -> bool:
-    """Return whether a value is like one of the patterns."""
-    return any(fnmatchcase(value, pattern.strip()) for pattern in patterns.split(";"))
-
-
-def rows() -> list[Row]:
-    """Return the rows of the table in docs/kafka.md."""
-    text = PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
-    cells = [line.strip("|\n ").split(" | ") for line in text.splitlines()[2:]]
-    return [Row(*[cell.strip().strip("`") for cell in each]) for each in cells]
 
 
 def differences(kafka: Any, ours: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
@@ -96,17 +53,7 @@ def differences(kafka: Any, ours: Any, path: str = "") -> Iterator[tuple[str, st
         for number, (one, other) in enumerate(zip(kafka, ours, strict=True)):
             yield from differences(one, other, f"{path}.{number}" if path else str(number))
     elif kafka != ours:
-        yield path or "all", _short(kafka), _short(ours)
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, dict | list):
-        return "some" if value else "empty"
-    if value == "":
-        return "an empty text"
-    return str(value).replace("|", "/")[:CHARS_MAX]
+        yield path or "all", shown(kafka), shown(ours)
 
 
 def ranges(address: str) -> Ranges:
@@ -193,45 +140,57 @@ def compare(
     return count, found
 
 
-def judge(found: Sequence[Difference], known: Sequence[Row], *, is_whole: bool = True) -> list[str]:
-    """Return what is wrong: differences without a row, and, if all conversations were held, rows
-    without a difference."""
-    wrong = [str(one) for one in found if not any(row.covers(one) for row in known)]
-    if is_whole:
-        unused = [row for row in known if not any(map(row.covers, found))]
-        wrong += [f"no difference any more: {row}" for row in unused]
-    return wrong
-
-
-def run(only: str = "") -> tuple[int, list[Difference]]:
-    """Start both brokers and compare them. Raises `CannotRun`."""
+@contextmanager
+def both_brokers() -> Iterator[tuple[Recorder, Recorder]]:
+    """Start Apache Kafka and minibroker, each behind a proxy, which clients are told to use. Raises
+    `CannotRun`."""
     fetch()
     with ExitStack() as stack:
+        theirs, mine = (stack.enter_context(closing(Recorder())) for _ in range(2))
         data = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "data"
+        settings = {**SETTINGS, "advertised.listeners": f"PLAINTEXT://{mine.address}"}
         options = [
-            part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")
+            part for name, value in settings.items() for part in ("--set", f"{name}={value}")
         ]
-        kafka = stack.enter_context(running_kafka(1, SETTINGS))
-        ours = stack.enter_context(running_broker(data, *options))
-        return compare(kafka.addresses, ours.address, [*all_cases()], only)
+        stack.enter_context(running_kafka(1, SETTINGS, advertised=theirs.start))
+        mine.start(stack.enter_context(running_broker(data, *options)).address)
+        yield theirs, mine
+
+
+def run_conversations(only: str = "") -> tuple[int, list[Difference]]:
+    """Start both brokers and hold the conversations. Raises `CannotRun`."""
+    with both_brokers() as (kafka, ours):
+        return compare(kafka.broker, ours.broker, [*all_cases()], only)
+
+
+def run_clients() -> tuple[int, list[Difference]]:
+    """Start both brokers and run the clients. Raises `CannotRun`."""
+    with both_brokers() as recorders:
+        for recorder in recorders:
+            wait_until_ready(recorder.broker, READY_VERSIONS)
+        return compare_clients(*recorders)
 
 
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="an api")
+    parser.add_argument("--only", default="", help="an api: hold the conversations about it")
+    parser.add_argument("--clients", action="store_true", help="only run the clients")
     parser.add_argument("--show", action="store_true", help="print known differences, too")
     options = parser.parse_args()
     try:
-        count, found = run(options.only)
+        talks, found = (0, []) if options.clients else run_conversations(options.only)
+        uses, more = (0, []) if options.only else run_clients()
     except CannotRun as error:
         print(error, file=sys.stderr)
         return 2
+    found += more
     if options.show:
         print("\n".join(map(str, found)))
-    wrong = judge(found, rows(), is_whole=not options.only)
+    wrong = judge(found, rows(), is_whole=not (options.only or options.clients))
     print("\n".join(wrong))
-    print(f"{count} conversations, {len(found)} differences, {len(wrong)} of them not explained")
+    counts = f"{talks} conversations, {uses} versions of apis that clients use"
+    print(f"{counts}: {len(found)} differences, {len(wrong)} of them not explained")
     return 1 if wrong else 0
 
 

@@ -130,7 +130,7 @@ public class Everything {
         var bytes = new ByteArraySerializer();
         try (var producer = new KafkaProducer<byte[], byte[]>(all, bytes, bytes)) {
             for (int number = 0; number < count; number++)
-                producer.send(new ProducerRecord<>(topic, new byte[size])).get();
+                producer.send(new ProducerRecord<>(topic, new byte[] {(byte) number}, new byte[size])).get();
         }
     }
 

@@ -65,7 +65,7 @@ async def produce(topic: str, values: list[bytes], **settings: Any) -> None:
         **settings,
     ) as producer:
         for value in values:
-            await producer.send_and_wait(topic, value)
+            await producer.send_and_wait(topic, value, key=value[:8])
 
 
 async def records(admin: AIOKafkaAdminClient) -> None:

@@ -100,7 +100,7 @@ def produce(topic: str, values: Iterable[bytes], **settings: Any) -> list[object
         {"bootstrap.servers": BOOTSTRAP, "message.max.bytes": 5_000_000, **settings}
     )
     for value in values:
-        producer.produce(topic, value, on_delivery=on_delivery)
+        producer.produce(topic, value, key=value[:8], on_delivery=on_delivery)
     assert not producer.flush(WAIT_S_MAX), "not answered in time"
     return errors
 

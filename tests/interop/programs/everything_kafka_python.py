@@ -70,11 +70,9 @@ def topics() -> None:
 
 def produce(topic: str, values: list[bytes], **settings: Any) -> None:
     """Send records, and wait until they are acknowledged."""
-    producer = KafkaProducer(
-        bootstrap_servers=BOOTSTRAP, max_request_size=5_000_000, **settings
-    )
+    producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, max_request_size=5_000_000, **settings)
     try:
-        for future in [producer.send(topic, value) for value in values]:
+        for future in [producer.send(topic, value, key=value[:8]) for value in values]:
             future.get(WAIT_S_MAX)
     finally:
         producer.close()
