@@ -83,8 +83,9 @@ def of_recording(lines: Iterable[str], name: str) -> Answers:
             continue  # the request was one of the program before
         key, version = asked.pop((connection, frame[:4]))
         api, answer = decoded(key, version, frame, name)
+        values = found.setdefault((api, version), {})
         if not has_passing_error(answer):
-            collect(answer, found.setdefault((api, version), {}))
+            collect(answer, values)
     return found
 
 
@@ -144,9 +145,10 @@ def differences(kafka: Values, ours: Values) -> Iterator[tuple[str, str, str]]:
 
 def text_of(values: Iterable[str]) -> str:
     """Return values in one text."""
-    return ", ".join(sorted(values))
+    return shown(", ".join(sorted(values)))
 
 
 def versions(answers: Mapping[tuple[str, Version], object], api: str) -> str:
     """Return the versions of an api, as a text."""
-    return text_of(str(version) for name, version in answers if name == api) or NOTHING
+    found = sorted(version for name, version in answers if name == api)
+    return ", ".join(map(str, found)) or NOTHING

@@ -1,17 +1,22 @@
-"""The programs in which real clients do everything once, and what two brokers answer to each."""
+"""Programs of real clients, and what two brokers answer to them."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from tests.interop.client_answers import PREFIX, Answers, differences, of_recording, versions
+from tests.interop.installed_programs import GO, NODE, go_program, node_program
 from tests.interop.known_differences import Difference
 from tests.interop.record import Recorder, run
 from tests.support.apache_kafka import java
 
 FOLDER: Final = Path(__file__).parent / "programs"
-# What is run with a broker's address and the name that topics and groups begin with.
+TOPIC_S_MAX: Final = 30.0
+# The programs that do everything once. Each gets a broker's address, and the name that its topics
+# and groups begin with.
 PROGRAMS: Final[Mapping[str, Sequence[str]]] = {
     "confluent-kafka": (sys.executable, str(FOLDER / "everything_confluent.py")),
     "kafka-python": (sys.executable, str(FOLDER / "everything_kafka_python.py")),
@@ -20,26 +25,52 @@ PROGRAMS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
+def install_programs(folder: Path) -> dict[str, Sequence[str]]:
+    """Install the programs of `installed_programs.py` in a folder, as far as this machine runs
+    their languages. Return their commands."""
+    folders = {name: folder / name for name in ("kafkajs", "platformatic", "sarama", "kafka-go")}
+    for each in folders.values():
+        each.mkdir()
+    found: dict[str, Sequence[str]] = {}
+    if NODE:
+        for name in ("kafkajs", "platformatic"):
+            found[name] = node_program(name, folders[name])
+    if GO:
+        found["sarama"] = [*go_program("sarama", folders["sarama"]), "3.9.0"]
+        found["kafka-go"] = go_program("kafka-go", folders["kafka-go"])
+    return found
+
+
 def case_of(client: str) -> str:
     """Return what the table calls a client."""
     return f"the client {client}"
 
 
-def lines_of(recorder: Recorder, client: str) -> list[str]:
+def make_topic(broker: str, name: str) -> None:
+    """Make a topic for a program that makes none itself."""
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(TOPIC_S_MAX)
+
+
+def lines_of(recorder: Recorder, client: str, command: Sequence[str]) -> list[str]:
     """Run a client's program at a recorded broker, and return its recording."""
+    if client not in PROGRAMS:
+        make_topic(recorder.broker, PREFIX + client)
     before = len(recorder.lines)
-    run([*PROGRAMS[client], recorder.address, PREFIX + client])
+    run([*command, recorder.address, PREFIX + client])
     return recorder.lines[before:]
 
 
-def compare_clients(kafka: Recorder, ours: Recorder) -> tuple[int, list[Difference]]:
-    """Run all programs at both brokers. Return how many versions of apis the clients use, and what
-    differs."""
+def compare_clients(
+    kafka: Recorder, ours: Recorder, programs: Mapping[str, Sequence[str]]
+) -> tuple[int, list[Difference]]:
+    """Run programs at both brokers. Return how many versions of apis they use, and what differs."""
     count = 0
     found: list[Difference] = []
-    for client in PROGRAMS:
+    for client, command in programs.items():
         theirs, mine = (
-            of_recording(lines_of(recorder, client), PREFIX + client) for recorder in (kafka, ours)
+            of_recording(lines_of(recorder, client, command), PREFIX + client)
+            for recorder in (kafka, ours)
         )
         count += len(theirs | mine)
         found += compare_answers(client, theirs, mine)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -116,12 +117,11 @@ def recorded(name: str, command: list[str]) -> tuple[list[str], str]:
         return recorder.lines, text
 
 
-def run(command: list[str]) -> str:
+def run(command: Sequence[str]) -> str:
     """Run a command to its end, and return its output."""
     done = subprocess.run(command, capture_output=True, timeout=RUN_S_MAX, check=False)
-    text = done.stdout.decode() + done.stderr.decode()
-    assert done.returncode == 0, text
-    return text
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    return done.stdout.decode()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.schema import Version
-from tests.interop.client_programs import compare_clients
+from tests.interop.client_programs import PROGRAMS, compare_clients, install_programs
 from tests.interop.conversations import admin, broken, groups, records
 from tests.interop.conversations.case import Case
 from tests.interop.conversations.talk import Talk
@@ -165,10 +165,11 @@ def run_conversations(only: str = "") -> tuple[int, list[Difference]]:
 
 def run_clients() -> tuple[int, list[Difference]]:
     """Start both brokers and run the clients. Raises `CannotRun`."""
-    with both_brokers() as recorders:
-        for recorder in recorders:
+    with tempfile.TemporaryDirectory() as folder, both_brokers() as (kafka, ours):
+        for recorder in (kafka, ours):
             wait_until_ready(recorder.broker, READY_VERSIONS)
-        return compare_clients(*recorders)
+        programs = {**PROGRAMS, **install_programs(Path(folder))}
+        return compare_clients(kafka, ours, programs)
 
 
 def main() -> int:

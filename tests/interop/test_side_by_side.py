@@ -1,21 +1,35 @@
 """What Apache Kafka and minibroker say to the same requests (`tests/interop/side_by_side.py`)."""
 
+from typing import Final, TypeAlias
+
 import pytest
 
+from tests.interop.client_programs import PROGRAMS, case_of
 from tests.interop.foreign_process import NEEDS_JAVA
+from tests.interop.known_differences import Difference, Row, fits, judge, rows
 from tests.interop.side_by_side import (
-    Difference,
-    Row,
     all_cases,
     differences,
-    fits,
-    judge,
-    rows,
-    run,
+    run_clients,
+    run_conversations,
     versions_of,
 )
 
-CONVERSATIONS_MIN = 300
+CONVERSATIONS_MIN: Final = 300
+VERSIONS_MIN: Final = 90  # of apis, that clients use
+Compared: TypeAlias = tuple[int, list[Difference]]
+
+
+@pytest.fixture(scope="module")
+def conversations() -> Compared:
+    """The conversations with both brokers."""
+    return run_conversations()
+
+
+@pytest.fixture(scope="module")
+def clients() -> Compared:
+    """The clients at both brokers."""
+    return run_clients()
 
 
 def test_fields_that_differ_are_found() -> None:
@@ -44,12 +58,15 @@ def test_the_page_and_what_differs_are_compared_both_ways() -> None:
     assert judge([one], [row, other_row], is_whole=False) == []
 
 
-def test_each_row_of_the_page_names_conversations_that_there_are() -> None:
+def test_each_row_of_the_page_names_conversations_or_clients_that_there_are() -> None:
     """And has a reason."""
     cases = [(case.api.name, case.name) for case in all_cases()]
+    clients = [case_of(client) for client in PROGRAMS]
     for row in rows():
         assert row.why
-        assert any(fits(api, row.api) and fits(name, row.case) for api, name in cases), row
+        is_of_clients = any(fits(client, row.case) for client in clients)
+        is_of_cases = any(fits(api, row.api) and fits(name, row.case) for api, name in cases)
+        assert is_of_clients or is_of_cases, row
 
 
 def test_a_case_is_held_in_three_versions() -> None:
@@ -64,8 +81,24 @@ def test_a_case_is_held_in_three_versions() -> None:
 
 @pytest.mark.soak
 @NEEDS_JAVA
-def test_what_differs_from_apache_kafka_is_what_the_page_says() -> None:
+def test_the_page_explains_what_conversations_show(conversations: Compared) -> None:
     """`python -m tests.interop.side_by_side --show` shows each difference."""
-    count, found = run()
+    count, found = conversations
     assert count >= CONVERSATIONS_MIN
-    assert judge(found, rows()) == []
+    assert judge(found, rows(), is_whole=False) == []
+
+
+@pytest.mark.soak
+@NEEDS_JAVA
+def test_the_page_explains_what_clients_show(clients: Compared) -> None:
+    """Which versions they use, and what they are answered."""
+    count, found = clients
+    assert count >= VERSIONS_MIN
+    assert judge(found, rows(), is_whole=False) == []
+
+
+@pytest.mark.soak
+@NEEDS_JAVA
+def test_each_row_of_the_page_has_a_difference(conversations: Compared, clients: Compared) -> None:
+    """In a conversation, or of a client."""
+    assert judge(conversations[1] + clients[1], rows()) == []

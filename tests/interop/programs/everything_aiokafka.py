@@ -106,7 +106,9 @@ async def group(admin: AIOKafkaAdminClient, name: str) -> None:
     first = await consumer(name)
     await poll_until(lambda: len(first.assignment()) == PARTITIONS, first)
     second = await consumer(name)
-    await poll_until(lambda: bool(second.assignment()), first, second)
+    both = (first, second)
+    await poll_until(lambda: bool(second.assignment()), *both)
+    await poll_until(lambda: sum(len(one.assignment()) for one in both) == PARTITIONS, *both)
     offsets = dict.fromkeys(first.assignment(), 7)
     await first.commit(offsets)
     for one in offsets:

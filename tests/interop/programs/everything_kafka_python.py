@@ -127,7 +127,9 @@ def group(name: str) -> None:
     first = consumer(name)
     poll_until(lambda: len(first.assignment()) == PARTITIONS, first)
     second = consumer(name)
-    poll_until(lambda: bool(second.assignment()), first, second)
+    both = (first, second)
+    poll_until(lambda: bool(second.assignment()), *both)
+    poll_until(lambda: sum(len(one.assignment()) for one in both) == PARTITIONS, *both)
     offsets = {one: OffsetAndMetadata(7, "", -1) for one in first.assignment()}
     first.commit(offsets)
     for one in offsets:
