@@ -360,7 +360,7 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 def _everything_sealed(
-    segments: LogSegments, limits: LogLimits, first_dirty: int, _high_watermark: int, now_ms: int
+    segments: LogSegments, limits: LogLimits, first_dirty: int, _last_stable: int, now_ms: int
 ) -> Cleanable:
     """Compact records that are not committed."""
     return find_cleanable(segments, limits, first_dirty, INT64_MAX, now_ms)

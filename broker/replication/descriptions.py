@@ -100,7 +100,7 @@ def describe(partition: Partition, broker_id: int, now: float) -> ReplicaDescrip
 
 def _describe_compaction(partition: Partition, now: float) -> CompactionDescription:
     compaction = partition.log.compaction
-    found = compaction.find_sealed(partition.high_watermark)
+    found = compaction.find_sealed(partition.last_stable_offset)
     run = compaction.last_run or LastRun(NEVER)
     return CompactionDescription(
         found.clean_size,

@@ -114,6 +114,11 @@ class Partition:
         return self.role.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        """The offset below which all transactions are decided, and their markers are committed."""
+        return self.log.last_stable_offset(self.high_watermark)
+
+    @property
     def is_leader(self) -> bool:
         """Whether it accepts appends and serves reads."""
         return isinstance(self.role, Leader)

@@ -224,11 +224,13 @@ def _check_attributes(header: BatchHeader) -> None:
         )
     if header.is_log_append_time:
         raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "only a broker sets the append time")
-    if header.attributes & ~COMPRESSION_MASK:
+    if header.attributes & ~(COMPRESSION_MASK | TRANSACTIONAL):
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
-            f"attributes {header.attributes:#x}: no transactions, no control batches",
+            f"attributes {header.attributes:#x}: only a broker writes control batches",
         )
+    if header.is_transactional and not header.has_producer:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
 
 
 def _read_whole(view: Buffer, size_max: int) -> BatchHeader:

@@ -31,7 +31,7 @@ class Replica:
         return self.bench.log
 
     @property
-    def high_watermark(self) -> int:
+    def last_stable_offset(self) -> int:
         return self.log.log_end
 
     def put(self, records: int) -> None:
