@@ -44,11 +44,13 @@ MAY_IMPORT = {
     "broker.controller": "protocol client.net.network client.net.channel broker.config"
     " broker.defects broker.errors broker.log"
     " broker.metadata broker.turns broker.controller",
-    "broker.groups": "protocol broker.config broker.errors broker.log broker.metadata.model"
-    " broker.replication broker.turns broker.groups",
+    "broker.coordination": "protocol broker.errors broker.log broker.metadata.model"
+    " broker.replication broker.turns broker.coordination",
+    "broker.groups": "protocol broker.config broker.coordination broker.errors broker.log"
+    " broker.metadata.model broker.replication broker.turns broker.groups",
     "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
     " broker.log broker.metadata.model broker.replication broker.controller broker.groups"
-    " broker.machine"
+    " broker.coordination broker.machine"
     " broker.observe.readiness broker.descriptors broker.histogram broker.turns"
     " broker.wall_clock broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
@@ -91,14 +93,15 @@ PURE_FILES = """
     broker/controller/placement.py broker/controller/plans.py broker/controller/pushes.py
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
-    broker/groups/consumer_records.py broker/groups/record_fields.py
+    broker/groups/consumer_records.py broker/coordination/record_fields.py
     broker/groups/consumer_group.py broker/groups/consumer_heartbeats.py
     broker/groups/consumer_journal.py broker/groups/consumer_state.py
     broker/groups/server_assignors.py broker/groups/subscriptions.py
     broker/groups/topic_pattern.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/group_members.py broker/groups/member_index.py broker/groups/states.py
-    broker/groups/offsets.py broker/groups/replay.py broker/groups/shard.py
+    broker/coordination/replay.py broker/coordination/shard.py
+    broker/groups/offsets.py broker/groups/shard.py
     broker/groups/registry.py
     client/consumer/assigned_partition.py client/consumer/completed_fetch.py
     client/consumer/delivered_positions.py client/foreign_options.py client/topic_selection.py

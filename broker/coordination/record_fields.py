@@ -1,4 +1,4 @@
-"""The fields of the offsets topic's records, one after the other.
+"""The fields of the records that coordinators store, one after the other.
 
 `Cursor` reads them from bytes that may be anything, and raises `Garbage` where they do not have the
 format of their version. Compact forms are those of Kafka's flexible versions: a length plus one as
@@ -6,7 +6,7 @@ an unsigned varint, so that 0 is null, and tagged fields behind each struct.
 """
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 STRING_BYTES_MAX: Final = 2**15 - 1  # the largest size of a string that is not compact
 UVARINT_BYTES_MAX: Final = 5
@@ -21,6 +21,12 @@ NO_TAGS: Final = b"\0"
 
 class Garbage(Exception):
     """The bytes do not have the format of their version."""
+
+
+class Unreadable(NamedTuple):
+    """A record that this version of the broker cannot read, and why."""
+
+    reason: str
 
 
 class Cursor:

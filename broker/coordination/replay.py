@@ -1,4 +1,4 @@
-"""Reading records of the offsets topic from the log, a chunk at a time.
+"""Reading records of a coordinator's topic from the log, a chunk at a time.
 
 A chunk is so small that its replay takes only a few milliseconds of the loop. One request, such as
 a commit for all partitions of a cluster, may have made a batch with many more records; its chunks
