@@ -20,6 +20,7 @@ from minibroker.protocol.kafka import admin_apis, apis
 from minibroker.protocol.kafka.adapters.adapter import (
     Adapter,
     Array,
+    Converted,
     by_topic,
     by_topic_id,
     cut_text,
@@ -155,12 +156,13 @@ def _forgotten(
 
 _FETCHED_TOPIC = apis.FETCH.response.of("responses").make
 _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
+_ABORTED = apis.FETCH.response.of("responses").of("partitions").of("aborted_transactions").make
 _FETCHED_LEADER = apis.FETCH.response.of("responses").of("partitions").of("current_leader").make
 _DIVERGENCE = apis.FETCH.response.of("responses").of("partitions").of("diverging_epoch").make
 
 
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
-    """Convert the answer. Without transactions the last stable offset is the high watermark."""
+    """Convert the answer. Kafka's aborted transactions are null unless they were asked for."""
     return apis.FETCH.response.make(
         0,
         answer.error,
@@ -177,9 +179,11 @@ def _fetched(one: PartitionFetched) -> Any:
         one.partition,
         _error_by_id(one) if one.error and one.topic_id else one.error,
         one.high_watermark,
-        one.high_watermark,
+        one.last_stable_offset,
         one.log_start,
-        None,
+        None
+        if one.aborted_transactions is None
+        else Converted(lambda each: _ABORTED(*each), one.aborted_transactions),
         NO_NODE,
         one.records,
         _DIVERGENCE(one.diverging_epoch, one.diverging_end) if is_divergence else None,
@@ -190,7 +194,8 @@ def _fetched(one: PartitionFetched) -> Any:
 def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         NO_NODE,
-        tuple(
+        isolation_level=asked.isolation_level,
+        partitions=tuple(
             PartitionListOffsets(
                 topic.name,
                 partition.partition_index,
