@@ -10,6 +10,9 @@
      |- _tend                  each second: the wall clock, log lines put off, requests to answer
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
+     |- TransactionCoordinator.run  the same for transactional ids
+     |- MarkerSender.run       sends the markers of decided transactions
+     |   `- one task for each leader of their partitions
      |- OffsetLookups.run      looks up offsets by time
      |- _keep_house            retention, checkpoints, expiry, deleted files
      `- Acceptor.run           takes connections
@@ -75,6 +78,8 @@ from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
+from minibroker.broker.transactions.marker_sender import MarkerSender
 from minibroker.broker.turns import take_steps, take_turns
 from minibroker.broker.wall_clock import ClockWatch
 from minibroker.client.net.channel import ChannelOptions
@@ -274,6 +279,14 @@ class _Broker:
             system.rng,
             expiry_ms=self._expiry_ms,
         )
+        self._transactions = TransactionCoordinator(
+            config,
+            self._replicas,
+            purgatory,
+            system.wall_ms,
+            self._node.may_decide_alone,
+            expiry_ms=self._expiry_ms,
+        )
         self._cleaner = self._make_cleaner()
         self._services = services = Services(
             config=config,
@@ -283,6 +296,7 @@ class _Broker:
             memory=memory,
             fetch_sessions=FetchSessions(system.rng, slots, purgatory, memory),
             groups=self._groups,
+            transactions=self._transactions,
             times=RequestTimes(),
             wall_ms=system.wall_ms,
             machine=system.machine,
@@ -324,6 +338,15 @@ class _Broker:
             self._expiry_ms,
             self._system.in_worker,
             self._manager.checkpoint_first_dirty,
+        )
+
+    def _make_marker_sender(self) -> MarkerSender:
+        return MarkerSender(
+            self._config.node_id,
+            self._system.network,
+            lambda: self._replicas.image,
+            self._transactions.markers,
+            self._transactions.on_marked,
         )
 
     @property
@@ -400,6 +423,8 @@ class _Broker:
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(self._groups.run)
+                connections.start_soon(self._transactions.run)
+                connections.start_soon(self._make_marker_sender().run)
                 connections.start_soon(
                     self._services.offset_lookups.run,
                     self._system.in_worker,

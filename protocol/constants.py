@@ -244,6 +244,11 @@ BATCH_OVERHEAD_BYTES: Final = 12  # base offset and length field, not counted by
 TOPIC_NAME_CHARS_MAX: Final = 249
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # stores the groups; only brokers write it
 TRANSACTIONS_TOPIC: Final = "__transaction_state"  # stores the transactions; as above
+# The brokers' own topics, and what they hold.
+INTERNAL_TOPICS: Final = {
+    OFFSETS_TOPIC: "holds the offsets of all groups; delete groups instead",
+    TRANSACTIONS_TOPIC: "holds the state of all transactional ids; they expire by themselves",
+}
 
 assert CACHED_BATCHES >= IN_FLIGHT_MAX, "a re-sent batch must still be recognised"
 assert REQUEST_HEADER_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX

@@ -48,9 +48,12 @@ MAY_IMPORT = {
     " broker.replication broker.turns broker.coordination",
     "broker.groups": "protocol broker.config broker.coordination broker.errors broker.log"
     " broker.metadata.model broker.replication broker.turns broker.groups",
+    "broker.transactions": "protocol client.net.network client.net.channel broker.config"
+    " broker.coordination broker.errors broker.log broker.metadata.model broker.replication"
+    " broker.turns broker.transactions",
     "broker.server": "protocol client.net.network broker.config broker.defects broker.errors"
     " broker.log broker.metadata.model broker.replication broker.controller broker.groups"
-    " broker.coordination broker.machine"
+    " broker.coordination broker.transactions broker.machine"
     " broker.observe.readiness broker.descriptors broker.histogram broker.turns"
     " broker.wall_clock broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
@@ -102,6 +105,8 @@ PURE_FILES = """
     broker/groups/group_members.py broker/groups/member_index.py broker/groups/states.py
     broker/coordination/replay.py broker/coordination/shard.py
     broker/groups/offsets.py broker/groups/shard.py
+    broker/transactions/markers.py broker/transactions/records.py broker/transactions/shard.py
+    broker/transactions/states.py broker/transactions/table.py broker/transactions/transaction.py
     broker/groups/registry.py
     client/consumer/assigned_partition.py client/consumer/completed_fetch.py
     client/consumer/delivered_positions.py client/foreign_options.py client/topic_selection.py

@@ -8,7 +8,7 @@ from minibroker.broker.groups.consumer_records import MemberMetadata
 from minibroker.broker.groups.topic_pattern import InvalidPatternError, TopicPattern
 from minibroker.broker.metadata.model import TopicImage
 from minibroker.broker.turns import Turn, Turns, without_pause
-from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.protocol.constants import INTERNAL_TOPICS
 
 Topics: TypeAlias = Mapping[str, TopicImage]
 
@@ -29,7 +29,7 @@ class PatternTopics:
         for name in names:
             is_match = self._known.get(name)
             if is_match is None:
-                is_match = name != OFFSETS_TOPIC and self._pattern.matches(name)
+                is_match = name not in INTERNAL_TOPICS and self._pattern.matches(name)
                 if turn.is_over(1 + len(name) // 4):
                     yield
             known[name] = is_match

@@ -31,6 +31,7 @@ from minibroker.broker.server.refusals import Refusals
 from minibroker.broker.server.refused_batches import RefusedBatches
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import Turns, at_once
 from minibroker.broker.wall_clock import ClockStatistics
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
@@ -75,6 +76,7 @@ class Services:
     memory: RequestMemory
     fetch_sessions: FetchSessions
     groups: Coordinator
+    transactions: TransactionCoordinator
     times: RequestTimes
     wall_ms: Callable[[], int]
     machine: Callable[[], MachineFacts] = MachineFacts

@@ -121,12 +121,13 @@ def inspect_groups(bootstrap: str, timeout_s: float) -> GroupsSeen:
 def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:
     """Return why topics with the brokers' defaults cannot be created now; nothing is created."""
     from minibroker.client.errors import ClientError
-    from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+    from minibroker.protocol.constants import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ErrorCode
     from minibroker.protocol.errors import BrokerError
 
     wanted = {NEW_TOPICS: next(name for name in _unused_names() if name not in names)}
-    if OFFSETS_TOPIC not in names:
-        wanted[f"{OFFSETS_TOPIC}, where groups are kept,"] = OFFSETS_TOPIC
+    for internal, kept in ((OFFSETS_TOPIC, "groups"), (TRANSACTIONS_TOPIC, "transactions")):
+        if internal not in names:
+            wanted[f"{internal}, where {kept} are kept,"] = internal
     refused = {}
     for what, name in wanted.items():
         try:

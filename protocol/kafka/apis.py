@@ -289,6 +289,9 @@ API_VERSIONS: Final = api_of(
     "3+client_software_name:string 3+client_software_version:string",
     """
     error_code:i16 api_keys[api_key:i16 min_version:i16 max_version:i16] 1+throttle_time_ms:i32
+    3+supported_features#0[name:string min_version:i16 max_version:i16]
+    3+finalized_features_epoch#1:i64=-1
+    3+finalized_features#2[name:string max_version_level:i16 min_version_level:i16]
     """,
     flexible=3,
 )

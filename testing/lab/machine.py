@@ -35,6 +35,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
 from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH
@@ -175,6 +176,9 @@ class Process:
             memory=memory,
             fetch_sessions=FetchSessions(rng, 10, purgatory, memory),
             groups=Coordinator(config, self.replicas, purgatory, wall_ms, may_decide_alone, rng),
+            transactions=TransactionCoordinator(
+                config, self.replicas, purgatory, wall_ms, may_decide_alone
+            ),
             times=RequestTimes(),
             wall_ms=wall_ms,
         )

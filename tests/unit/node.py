@@ -26,6 +26,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -98,6 +99,16 @@ class NoController:
 
     is_session_over = False
 
+    def __init__(self) -> None:
+        self._producer_ids = itertools.count(1_000)
+        self.has_producer_ids = True
+
+    def next_producer_id(self) -> int | None:
+        return next(self._producer_ids) if self.has_producer_ids else None
+
+    def store_trouble(self) -> str:
+        return ""
+
     def may_decide_alone(self, now: float) -> bool:
         return not self.is_session_over
 
@@ -160,6 +171,13 @@ class Node:
             self.controller.may_decide_alone,
             random.Random(3),
         )
+        self.transactions = TransactionCoordinator(
+            self.config,
+            self.replicas,
+            self.purgatory,
+            lambda: self.wall_time_ms,
+            self.controller.may_decide_alone,
+        )
         memory = RequestMemory(self.config.queued_max_request_bytes)
         self.services = Services(
             config=self.config,
@@ -169,6 +187,7 @@ class Node:
             memory=memory,
             fetch_sessions=FetchSessions(random.Random(2), 10, self.purgatory, memory),
             groups=self.groups,
+            transactions=self.transactions,
             times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,
         )

@@ -45,9 +45,9 @@ from minibroker.protocol.constants import (
     ACKS_NONE,
     BATCH_HEADER_BYTES,
     ELEMENTS_AT_ONCE,
+    INTERNAL_TOPICS,
     MAGIC,
     NO_TIMESTAMP,
-    OFFSETS_TOPIC,
     ErrorCode,
 )
 from minibroker.protocol.messages.produce import (
@@ -130,8 +130,8 @@ class _Produce:
                 raise self._refusal
             if topic_id and not asked.topic:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            if name.topic == OFFSETS_TOPIC:
-                what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
+            if name.topic in INTERNAL_TOPICS:
+                what = f"{name.topic} is written by brokers only; use the apis of its coordinator"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
             if not (self._may_decide_alone and replicas.is_role_present(name)):

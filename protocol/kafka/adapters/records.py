@@ -25,6 +25,7 @@ from minibroker.protocol.kafka.adapters.adapter import (
     by_topic_id,
     cut_text,
 )
+from minibroker.protocol.kafka.adapters.transactions import fenced_error
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -285,13 +286,24 @@ def _delete_records_response(answer: DeleteRecordsResponse, version: Version) ->
     )
 
 
+INIT_FENCED_SINCE: Final[Version] = 4  # as `FENCED_SINCE`, of InitProducerId
+
+
 def _init_producer_id_request(asked: Any, version: Version) -> InitProducerIdRequest:
-    return InitProducerIdRequest(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+    return InitProducerIdRequest(
+        asked.transactional_id,
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.transaction_timeout_ms,
+    )
 
 
 def _init_producer_id_response(answer: InitProducerIdResponse, version: Version) -> Any:
     return apis.INIT_PRODUCER_ID.response.make(
-        0, answer.error, answer.producer_id, answer.producer_epoch
+        0,
+        fenced_error(answer.error, version, INIT_FENCED_SINCE),
+        answer.producer_id,
+        answer.producer_epoch,
     )
 
 

@@ -27,6 +27,7 @@ from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.control import (
@@ -146,6 +147,7 @@ class FakeBroker:
             memory,
             FetchSessions(self._rng, 10, purgatory, memory),
             Coordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone, self._rng),
+            TransactionCoordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone),
             RequestTimes(),
             lambda: 0,
         )

@@ -103,6 +103,6 @@ def test_a_deletion_says_why_it_failed() -> None:
 def test_a_producer_names_its_id() -> None:
     """From version 3 of InitProducerId on."""
     message = decode_request(request(apis.INIT_PRODUCER_ID, 3, None, 9, 7, 2))[0].message
-    assert message == InitProducerIdRequest(None, 7, 2)
+    assert message == InitProducerIdRequest(None, 7, 2, 9)
     message = decode_request(request(apis.INIT_PRODUCER_ID, 2, None, 9))[0].message
-    assert message == InitProducerIdRequest(None, -1, -1)
+    assert message == InitProducerIdRequest(None, -1, -1, 9)
