@@ -11,6 +11,8 @@
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
      |- TransactionCoordinator.run  the same for transactional ids
+     |- CoordinatorLinks.run   holds connections to the coordinators of transactions
+     |- TransactionVerifier.run  asks them about transactions that begin in a partition
      |- MarkerSender.run       sends the markers of decided transactions
      |   `- one task for each leader of their partitions
      |- OffsetLookups.run      looks up offsets by time
@@ -72,6 +74,11 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.replication.transaction_verifier import (
+    CoordinatorLinks,
+    TransactionVerifier,
+)
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
@@ -287,6 +294,7 @@ class _Broker:
             self._node.may_decide_alone,
             expiry_ms=self._expiry_ms,
         )
+        self._verified_appends = VerifiedAppends(self._replicas, purgatory, system.wall_ms)
         self._cleaner = self._make_cleaner()
         self._services = services = Services(
             config=config,
@@ -297,6 +305,7 @@ class _Broker:
             fetch_sessions=FetchSessions(system.rng, slots, purgatory, memory),
             groups=self._groups,
             transactions=self._transactions,
+            verified_appends=self._verified_appends,
             times=RequestTimes(),
             wall_ms=system.wall_ms,
             machine=system.machine,
@@ -425,6 +434,12 @@ class _Broker:
                 connections.start_soon(self._groups.run)
                 connections.start_soon(self._transactions.run)
                 connections.start_soon(self._make_marker_sender().run)
+                links = CoordinatorLinks(
+                    config.node_id, self._system.network, self._transactions.keeper
+                )
+                connections.start_soon(links.run)
+                verifier = TransactionVerifier(self._verified_appends, links.verify)
+                connections.start_soon(verifier.run)
                 connections.start_soon(
                     self._services.offset_lookups.run,
                     self._system.in_worker,

@@ -22,6 +22,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.far_stamps import FarStamps
 from minibroker.broker.server.fetch_sessions import FetchSessions
@@ -77,6 +78,7 @@ class Services:
     fetch_sessions: FetchSessions
     groups: Coordinator
     transactions: TransactionCoordinator
+    verified_appends: VerifiedAppends
     times: RequestTimes
     wall_ms: Callable[[], int]
     machine: Callable[[], MachineFacts] = MachineFacts

@@ -158,6 +158,11 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
 
 
+def is_transactional(batch: Buffer) -> bool:
+    """Return whether bytes are long enough to be a batch, and it has the attribute."""
+    return len(batch) >= BATCH_HEADER_BYTES and bool(batch[_ATTRIBUTES_AT + 1] & TRANSACTIONAL)
+
+
 def read_max_timestamp(batch: Buffer) -> int:
     """Return the largest timestamp in the header of a whole batch (ms since the epoch)."""
     (timestamp,) = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)

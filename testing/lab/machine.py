@@ -31,6 +31,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.roles import NEVER, IsrProposal, Leader
 from minibroker.broker.replication.statistics import followers_of
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
@@ -179,6 +180,7 @@ class Process:
             transactions=TransactionCoordinator(
                 config, self.replicas, purgatory, wall_ms, may_decide_alone
             ),
+            verified_appends=VerifiedAppends(self.replicas, purgatory, wall_ms),
             times=RequestTimes(),
             wall_ms=wall_ms,
         )

@@ -22,6 +22,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
@@ -178,6 +179,9 @@ class Node:
             lambda: self.wall_time_ms,
             self.controller.may_decide_alone,
         )
+        self.verified_appends = VerifiedAppends(
+            self.replicas, self.purgatory, lambda: self.wall_time_ms
+        )
         memory = RequestMemory(self.config.queued_max_request_bytes)
         self.services = Services(
             config=self.config,
@@ -188,6 +192,7 @@ class Node:
             fetch_sessions=FetchSessions(random.Random(2), 10, self.purgatory, memory),
             groups=self.groups,
             transactions=self.transactions,
+            verified_appends=self.verified_appends,
             times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,
         )

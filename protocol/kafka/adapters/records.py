@@ -56,6 +56,7 @@ from minibroker.protocol.messages.produce import (
     ProduceResponse,
 )
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.messages.transactions import FIRST_PROTOCOL, SECOND_PROTOCOL
 from minibroker.protocol.types import TopicIdPartition, TopicPartition
 
 Item = TypeVar("Item")
@@ -63,6 +64,7 @@ Item = TypeVar("Item")
 
 PRODUCE_BY_ID_SINCE: Final[Version] = 13
 FETCH_BY_ID_SINCE: Final[Version] = 13
+SECOND_PROTOCOL_SINCE: Final[Version] = 12  # of Produce
 
 
 def _produce_request(asked: Any, version: Version) -> ProduceRequest:
@@ -74,7 +76,14 @@ def _produce_request(asked: Any, version: Version) -> ProduceRequest:
         for topic in asked.topic_data
         for partition in topic.partition_data
     )
-    return ProduceRequest(asked.acks, asked.timeout_ms, partitions)
+    is_second = version >= SECOND_PROTOCOL_SINCE
+    return ProduceRequest(
+        asked.acks,
+        asked.timeout_ms,
+        partitions,
+        asked.transactional_id,
+        SECOND_PROTOCOL if is_second else FIRST_PROTOCOL,
+    )
 
 
 _PRODUCED_TOPIC = apis.PRODUCE.response.of("responses").make
