@@ -5,7 +5,7 @@ format of their version. Compact forms are those of Kafka's flexible versions: a
 an unsigned varint, so that 0 is null, and tagged fields behind each struct.
 """
 
-from struct import Struct
+from struct import Struct, unpack
 from typing import Final, NamedTuple
 
 STRING_BYTES_MAX: Final = 2**15 - 1  # the largest size of a string that is not compact
@@ -50,6 +50,9 @@ class Cursor:
 
     def int32(self) -> int:
         return self._integer(INT32)
+
+    def int32s(self, count: int) -> tuple[int, ...]:
+        return unpack(f">{count}i", self._read_bytes(INT32.size * count))
 
     def int64(self) -> int:
         return self._integer(INT64)

@@ -11,8 +11,7 @@ tools skip it. With it a producer that asks again finds the same answer at the n
 """
 
 from collections.abc import Iterable
-from itertools import groupby
-from operator import attrgetter
+from itertools import repeat
 from struct import Struct, pack
 from typing import Final, TypeAlias
 
@@ -87,14 +86,13 @@ def _topics(value: Transaction) -> Iterable[bytes]:
     if value.state is State.EMPTY:
         yield uvarint(0)  # null
         return
-    topics = [
-        (topic, [name.partition for name in names])
-        for topic, names in groupby(sorted(value.partitions), attrgetter("topic"))
-    ]
+    topics: dict[str, list[int]] = {}
+    for topic, number in value.partitions:
+        topics.setdefault(topic, []).append(number)
     yield uvarint(len(topics) + 1)
-    for topic, numbers in topics:
+    for topic, numbers in sorted(topics.items()):
         yield compact_string(topic) + uvarint(len(numbers) + 1)
-        yield pack(f">{len(numbers)}i", *numbers) + NO_TAGS
+        yield pack(f">{len(numbers)}i", *sorted(numbers)) + NO_TAGS
 
 
 def _tags(value: Transaction) -> bytes:
@@ -165,7 +163,7 @@ def _partitions(cursor: Cursor) -> frozenset[TopicPartition]:
     found: list[TopicPartition] = []
     for _ in range(cursor.uvarint() - 1):  # null in an empty transaction
         topic = cursor.compact_string()
-        found += [TopicPartition(topic, cursor.int32()) for _ in range(cursor.compact_count())]
+        found += map(TopicPartition, repeat(topic), cursor.int32s(cursor.compact_count()))
         cursor.tags()
     return frozenset(found)
 

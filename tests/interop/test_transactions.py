@@ -1,16 +1,21 @@
 """Transactions of confluent-kafka's producer, on one broker and on three that are killed."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+import aiokafka
 import confluent_kafka
+import kafka
 import pytest
 
 from minibroker.client import NewTopic, TopicPartition
 from minibroker.client.blocking import Admin
 from tests.interop.features import Feature, shows
 from tests.support.processes import ClusterProcesses, running_cluster
+
+pytestmark = pytest.mark.usefixtures("collected_garbage")
 
 TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.2
@@ -98,6 +103,53 @@ def test_confluent_commits_and_aborts(bootstrap: str, topic: str) -> None:
     with Admin(bootstrap) as admin:
         admin.create_topics(NewTopic(topic, 2))
     commit_and_abort(bootstrap, topic)
+
+
+@shows(Feature.TRANSACTIONS, "aiokafka")
+def test_aiokafka_commits_and_aborts(bootstrap: str, topic: str) -> None:
+    """As above; its reader filters by the aborted transactions by itself."""
+
+    async def run() -> list[bytes]:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic)
+        async with producer:
+            for value, is_commit in ((b"0", True), (b"1", False), (b"2", True)):
+                await producer.begin_transaction()
+                await producer.send_and_wait(topic, value, partition=0)
+                if is_commit:
+                    await producer.commit_transaction()
+                else:
+                    await producer.abort_transaction()
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+        async with consumer:
+            return [(await consumer.getone()).value for _ in range(2)]
+
+    with Admin(bootstrap) as admin:
+        admin.create_topics(NewTopic(topic, 1))
+    assert asyncio.run(asyncio.wait_for(run(), TIMEOUT_S)) == [b"0", b"2"]
+    assert read(bootstrap, topic, 2) == [b"0", b"2"]
+
+
+@shows(Feature.TRANSACTIONS, "kafka-python")
+def test_kafka_python_commits_and_aborts(bootstrap: str, topic: str) -> None:
+    """As above."""
+    with Admin(bootstrap) as admin:
+        admin.create_topics(NewTopic(topic, 1))
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic)
+    producer.init_transactions()
+    for value, is_commit in ((b"0", True), (b"1", False), (b"2", True)):
+        producer.begin_transaction()
+        producer.send(topic, value, partition=0).get(TIMEOUT_S)
+        if is_commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close(timeout=1)
+    assert read(bootstrap, topic, 2) == [b"0", b"2"]
 
 
 def test_confluent_commits_and_aborts_on_three_brokers(
