@@ -277,23 +277,8 @@ class _Broker:
         )
         memory = RequestMemory(config.queued_max_request_bytes)
         slots = config.max_incremental_fetch_session_cache_slots
-        self._groups = Coordinator(
-            config,
-            self._replicas,
-            purgatory,
-            system.wall_ms,
-            self._node.may_decide_alone,
-            system.rng,
-            expiry_ms=self._expiry_ms,
-        )
-        self._transactions = TransactionCoordinator(
-            config,
-            self._replicas,
-            purgatory,
-            system.wall_ms,
-            self._node.may_decide_alone,
-            expiry_ms=self._expiry_ms,
-        )
+        self._groups = self._make_groups(purgatory)
+        self._transactions = self._make_transactions(purgatory)
         self._verified_appends = VerifiedAppends(self._replicas, purgatory, system.wall_ms)
         self._cleaner = self._make_cleaner()
         self._services = services = Services(
@@ -333,6 +318,27 @@ class _Broker:
                 wall_ms=self._system.wall_ms,
                 broker=self,
             ),
+        )
+
+    def _make_groups(self, purgatory: Purgatory) -> Coordinator:
+        return Coordinator(
+            self._config,
+            self._replicas,
+            purgatory,
+            self._system.wall_ms,
+            self._node.may_decide_alone,
+            self._system.rng,
+            expiry_ms=self._expiry_ms,
+        )
+
+    def _make_transactions(self, purgatory: Purgatory) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            self._config,
+            self._replicas,
+            purgatory,
+            self._system.wall_ms,
+            self._node.may_decide_alone,
+            expiry_ms=self._expiry_ms,
         )
 
     def _make_cleaner(self) -> LogCleaner:

@@ -24,7 +24,8 @@ from minibroker.protocol.errors import BrokerError
 
 logger = logging.getLogger(__name__)
 
-REQUEST_S_MAX: Final = 10.0
+REQUEST_S_MAX: Final = 40.0  # longer than a leader waits for its in-sync replicas
+CONNECT_S_MAX: Final = 5.0
 IDLE_S: Final = 10.0  # a connection without markers is closed after that
 
 
@@ -41,7 +42,7 @@ class MarkerSender:
     ) -> None:
         """`image` returns the image of the cluster; `on_marked` hears that transactions may have
         got their last marker."""
-        self._options = ChannelOptions(f"coordinator-{node_id}", REQUEST_S_MAX, REQUEST_S_MAX)
+        self._options = ChannelOptions(f"coordinator-{node_id}", REQUEST_S_MAX, CONNECT_S_MAX)
         self._network = network
         self._image = image
         self._markers = markers

@@ -12,7 +12,7 @@ several groups or partitions the first refusal is raised; the others are done.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import trio
@@ -33,6 +33,7 @@ from minibroker.protocol.messages.group_offsets import (
     PartitionCommit,
 )
 from minibroker.protocol.messages.groups import (
+    GROUP_KEY,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -118,7 +119,7 @@ class GroupDescription(NamedTuple):
     members: tuple[GroupMemberDescription, ...]
 
 
-class _Answer(NamedTuple, Generic[Response]):
+class CoordinatorAnswer(NamedTuple, Generic[Response]):
     """A coordinator's answer. `is_repeated`: an earlier answer was lost, and may have been the
     same."""
 
@@ -185,7 +186,7 @@ async def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupD
 
 async def _describe(cluster: Cluster, name: str) -> GroupDescription:
     request = DescribeGroupsRequest((name,))
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster, name, ApiKey.DESCRIBE_GROUPS, request, lambda message: message.groups[0].error
     )
     group = answer.message.groups[0]
@@ -222,7 +223,7 @@ def _member(member: MemberDescription, is_consumer: bool) -> GroupMemberDescript
 async def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
     """Delete groups, with all their committed offsets."""
     for name in names:
-        answer = await _ask(
+        answer = await ask_coordinator(
             cluster,
             name,
             ApiKey.DELETE_GROUPS,
@@ -239,7 +240,7 @@ async def committed_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return a group's committed offsets, of these partitions or of all, by partition."""
     wanted = None if partitions is None else tuple(GroupPartition(*each) for each in partitions)
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster,
         name,
         ApiKey.OFFSET_FETCH,
@@ -271,7 +272,7 @@ async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
             )
         )
     request = OffsetCommitRequest(name, partitions=tuple(commits))
-    answer = await _ask(cluster, name, ApiKey.OFFSET_COMMIT, request, _first_error)
+    answer = await ask_coordinator(cluster, name, ApiKey.OFFSET_COMMIT, request, _first_error)
     for each in answer.message.partitions:
         _raise_refusal(name, each.error, TopicPartition(each.topic, each.partition))
 
@@ -279,7 +280,7 @@ async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
 async def delete_offsets(cluster: Cluster, name: str, partitions: Partitions) -> None:
     """Delete a group's committed offsets of these partitions."""
     request = OffsetDeleteRequest(name, tuple(GroupPartition(*each) for each in partitions))
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster,
         name,
         ApiKey.OFFSET_DELETE,
@@ -297,19 +298,25 @@ def _first_error(message: OffsetCommitResponse | OffsetDeleteResponse) -> int:
     return next((error for error in errors if error in PASSING), errors[0] if errors else 0)
 
 
-async def _ask(
+async def ask_coordinator(
     cluster: Cluster,
     name: str,
     api_key: ApiKey,
     request: Request[Response],
     error_of: Callable[[Response], int],
-) -> _Answer[Response]:
-    """Ask the group's coordinator. Raises `BrokerError`, `ClientTimeout`."""
+    *,
+    key_type: int = GROUP_KEY,
+    passing: Collection[int] = PASSING,
+) -> CoordinatorAnswer[Response]:
+    """Ask the coordinator of a group, or of a transactional id. Raises `BrokerError`,
+    `ClientTimeout`. `passing` are the errors after which the same is asked again."""
     last: Exception | None = None
     is_repeated = False
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while True:
-            found = await cluster.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(name))
+            found = await cluster.ask(
+                ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(name, key_type)
+            )
             error = found.error
             if not error:
                 try:
@@ -320,8 +327,8 @@ async def _ask(
                     message = await reply.wait()
                     is_repeated = before
                     error = error_of(message)
-                    if error not in PASSING:
-                        return _Answer(message, found.node_id, is_repeated)
+                    if error not in passing:
+                        return CoordinatorAnswer(message, found.node_id, is_repeated)
                 except OSError as lost:
                     last = lost
                     await cluster.refreshed()

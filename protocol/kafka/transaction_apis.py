@@ -1,4 +1,4 @@
-"""The apis of transactions' coordinators on Kafka's wire (see `apis`)."""
+"""The apis of transactions on Kafka's wire (see `apis`)."""
 
 from typing import Final
 
@@ -72,6 +72,46 @@ LIST_TRANSACTIONS: Final = api_of(
     """
     throttle_time_ms:i32 error_code:i16 unknown_state_filters:[string]
     transaction_states[transactional_id:string producer_id:i64 transaction_state:string]
+    """,
+    flexible=0,
+)
+TXN_OFFSET_COMMIT: Final = api_of(
+    28,
+    "TxnOffsetCommit",
+    "0-5",
+    """
+    transactional_id:string group_id:string producer_id:i64 producer_epoch:i16
+    3+generation_id:i32=-1 3+member_id:string 3+group_instance_id:string?
+    topics[
+        name:string
+        partitions[
+            partition_index:i32 committed_offset:i64 2+committed_leader_epoch:i32=-1
+            committed_metadata:string?
+        ]
+    ]
+    """,
+    """
+    throttle_time_ms:i32 topics[name:string partitions[partition_index:i32 error_code:i16]]
+    """,
+    flexible=3,
+)
+DESCRIBE_PRODUCERS: Final = api_of(
+    61,
+    "DescribeProducers",
+    "0-0",
+    "topics[name:string partition_indexes:[i32]]",
+    """
+    throttle_time_ms:i32
+    topics[
+        name:string
+        partitions[
+            partition_index:i32 error_code:i16 error_message:string?
+            active_producers[
+                producer_id:i64 producer_epoch:i32 last_sequence:i32=-1 last_timestamp:i64=-1
+                coordinator_epoch:i32 current_txn_start_offset:i64=-1
+            ]
+        ]
+    ]
     """,
     flexible=0,
 )

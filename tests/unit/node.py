@@ -164,21 +164,7 @@ class Node:
         if is_ready:
             self.replicas.ready.set()
         self.controller = NoController()
-        self.groups = Coordinator(
-            self.config,
-            self.replicas,
-            self.purgatory,
-            lambda: self.wall_time_ms,
-            self.controller.may_decide_alone,
-            random.Random(3),
-        )
-        self.transactions = TransactionCoordinator(
-            self.config,
-            self.replicas,
-            self.purgatory,
-            lambda: self.wall_time_ms,
-            self.controller.may_decide_alone,
-        )
+        self.groups, self.transactions = self._coordinators()
         self.verified_appends = VerifiedAppends(
             self.replicas, self.purgatory, lambda: self.wall_time_ms
         )
@@ -196,6 +182,24 @@ class Node:
             times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,
         )
+
+    def _coordinators(self) -> tuple[Coordinator, TransactionCoordinator]:
+        groups = Coordinator(
+            self.config,
+            self.replicas,
+            self.purgatory,
+            lambda: self.wall_time_ms,
+            self.controller.may_decide_alone,
+            random.Random(3),
+        )
+        transactions = TransactionCoordinator(
+            self.config,
+            self.replicas,
+            self.purgatory,
+            lambda: self.wall_time_ms,
+            self.controller.may_decide_alone,
+        )
+        return groups, transactions
 
     def on_damage(self) -> None:
         """Count how often the controller is to be told."""

@@ -1,4 +1,4 @@
-"""The apis of transactions' coordinators as messages."""
+"""The apis of transactions as messages."""
 
 from collections.abc import Generator
 from typing import Any, Final
@@ -7,18 +7,24 @@ from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey, ErrorCode
 from minibroker.protocol.kafka import transaction_apis as apis
 from minibroker.protocol.kafka.adapters.adapter import (
     Adapter,
+    Array,
     Converted,
     all_at_once,
     by_topic,
+    cut_text,
 )
 from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.group_offsets import PartitionCommit, PartitionCommitted
 from minibroker.protocol.messages.transactions import (
     FIRST_PROTOCOL,
     SECOND_PROTOCOL,
+    ActiveProducer,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -26,20 +32,26 @@ from minibroker.protocol.messages.transactions import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    PartitionProducers,
     TransactionDescription,
     TransactionPartitionResult,
     TransactionPartitions,
     TransactionPartitionsAdded,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from minibroker.protocol.types import TopicPartition
 
 FENCED_SINCE: Final[Version] = 2  # clients of older versions know INVALID_PRODUCER_EPOCH only
 SEVERAL_SINCE: Final[Version] = 4  # transactions in one request
-ADDED_BY_WRITES_SINCE: Final[Version] = 5  # of EndTxn and AddPartitionsToTxn
+ADDED_BY_WRITES_SINCE: Final[Version] = 5  # of EndTxn, AddPartitionsToTxn and TxnOffsetCommit
 
 _ADD: Final = apis.ADD_PARTITIONS_TO_TXN.response
 _OF_TRANSACTION: Final = _ADD.of("results_by_transaction")
 _DESCRIBED: Final = apis.DESCRIBE_TRANSACTIONS.response.of("transaction_states")
+_PRODUCER: Final = (
+    apis.DESCRIBE_PRODUCERS.response.of("topics").of("partitions").of("active_producers").make
+)
 _LISTED: Final = apis.LIST_TRANSACTIONS.response.of("transaction_states").make
 
 
@@ -176,6 +188,76 @@ def _listed(one: ListedTransaction) -> Any:
     return _LISTED(one.transactional_id, one.producer_id, one.state)
 
 
+def _offset_commit_request(asked: Any, version: Version) -> TxnOffsetCommitRequest:
+    return TxnOffsetCommitRequest(
+        asked.transactional_id,
+        asked.group_id,
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.generation_id,
+        asked.member_id,
+        asked.group_instance_id,
+        tuple(
+            PartitionCommit(
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                one.committed_leader_epoch,
+                one.committed_metadata,
+            )
+            for topic in asked.topics
+            for one in topic.partitions
+        ),
+        _transaction_version(version),
+    )
+
+
+def _offset_commit_response(answer: TxnOffsetCommitResponse, version: Version) -> Any:
+    topics = apis.TXN_OFFSET_COMMIT.response.of("topics")
+    make = topics.of("partitions").make
+
+    def committed(one: PartitionCommitted) -> Any:
+        return make(one.partition, fenced_error(one.error, version))
+
+    return apis.TXN_OFFSET_COMMIT.response.make(
+        0, by_topic(topics.make, committed, answer.partitions)
+    )
+
+
+def _producers_request(asked: Any, version: Version) -> DescribeProducersRequest:
+    return DescribeProducersRequest(
+        tuple(
+            TopicPartition(topic.name, number)
+            for topic in asked.topics
+            for number in topic.partition_indexes
+        )
+    )
+
+
+def _producers_response(answer: DescribeProducersResponse, version: Version) -> Any:
+    topics = apis.DESCRIBE_PRODUCERS.response.of("topics")
+    make = topics.of("partitions").make
+
+    def described(one: PartitionProducers) -> Any:
+        text = cut_text(one.error_message)
+        return make(one.partition, one.error, text, Converted(_producer, one.producers))
+
+    return apis.DESCRIBE_PRODUCERS.response.make(
+        0, by_topic(topics.make, described, answer.partitions)
+    )
+
+
+def _producer(one: ActiveProducer) -> Any:
+    return _PRODUCER(
+        one.producer_id,
+        one.producer_epoch,
+        one.last_sequence,
+        one.last_timestamp_ms,
+        one.coordinator_epoch,
+        one.transaction_start,
+    )
+
+
 ADAPTERS: Final = (
     Adapter(
         apis.ADD_PARTITIONS_TO_TXN,
@@ -198,4 +280,18 @@ ADAPTERS: Final = (
         _describe_response,
     ),
     Adapter(apis.LIST_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS, _list_request, _list_response),
+    Adapter(
+        apis.TXN_OFFSET_COMMIT,
+        ApiKey.TXN_OFFSET_COMMIT,
+        _offset_commit_request,
+        _offset_commit_response,
+        Array("topics", "partitions", "partitions"),
+    ),
+    Adapter(
+        apis.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        _producers_request,
+        _producers_response,
+        Array("topics", "partitions", "partition_indexes"),
+    ),
 )

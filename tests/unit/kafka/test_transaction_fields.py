@@ -11,12 +11,16 @@ from minibroker.protocol.kafka import transaction_apis as apis
 from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.wire import decode_request
 from minibroker.protocol.messages.api_versions import ApiVersionsResponse
+from minibroker.protocol.messages.group_offsets import PartitionCommit, PartitionCommitted
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.messages.transactions import (
+    ActiveProducer,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -24,10 +28,13 @@ from minibroker.protocol.messages.transactions import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    PartitionProducers,
     TransactionDescription,
     TransactionPartitionResult,
     TransactionPartitions,
     TransactionPartitionsAdded,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from minibroker.protocol.types import TopicPartition
 from tests.unit.kafka.frames import answer_to, request
@@ -37,6 +44,7 @@ PRODUCER: Final = {"transactional_id": "x", "producer_id": 7, "producer_epoch": 
 T0, T1, U5 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 5)
 ADDED: Final = apis.ADD_PARTITIONS_TO_TXN.request.of("topics").make
 OF_TRANSACTION: Final = apis.ADD_PARTITIONS_TO_TXN.request.of("transactions")
+COMMITS: Final = apis.TXN_OFFSET_COMMIT.request.of("topics")
 TOPICS: Final = [ADDED("t", [0, 1]), ADDED("u", [5])]
 FIRST, SECOND = 1, 2
 
@@ -104,6 +112,33 @@ REQUESTS: Final[dict[str, tuple[KafkaApi, int, dict[str, Any], object]]] = {
         0,
         {"state_filters": [], "producer_id_filters": []},
         ListTransactionsRequest(),
+    ),
+    "offset-commit": (
+        apis.TXN_OFFSET_COMMIT,
+        4,
+        PRODUCER
+        | {
+            "group_id": "g",
+            "generation_id": 4,
+            "member_id": "m",
+            "group_instance_id": "i",
+            "topics": [COMMITS.make("t", [COMMITS.of("partitions").make(1, 20, 3, "note")])],
+        },
+        TxnOffsetCommitRequest(
+            "x", "g", 7, 2, 4, "m", "i", (PartitionCommit("t", 1, 20, 3, "note"),), FIRST
+        ),
+    ),
+    "offset-commit-by-write": (
+        apis.TXN_OFFSET_COMMIT,
+        5,
+        PRODUCER | {"group_id": "g", "topics": []},
+        TxnOffsetCommitRequest("x", "g", 7, 2, transaction_version=SECOND),
+    ),
+    "producers": (
+        apis.DESCRIBE_PRODUCERS,
+        0,
+        {"topics": [apis.DESCRIBE_PRODUCERS.request.of("topics").make("t", [0, 1])]},
+        DescribeProducersRequest((T0, T1)),
     ),
     "init": (
         plain_apis.INIT_PRODUCER_ID,
@@ -210,6 +245,31 @@ def test_a_list_has_all_fields() -> None:
     told = answer_to(frame, apis.LIST_TRANSACTIONS, message)
     assert (told.error_code, told.unknown_state_filters) == (14, ["Opn"])
     assert [tuple(one) for one in told.transaction_states] == [("x", 7, "Ongoing")]
+
+
+def test_offsets_are_answered_by_topic() -> None:
+    """Each partition with its error."""
+    message = TxnOffsetCommitResponse(
+        (PartitionCommitted("t", 1, 3), PartitionCommitted("u", 5, FENCED))
+    )
+    for version, error in ((1, OLD_FENCED), (3, FENCED)):
+        frame = request(apis.TXN_OFFSET_COMMIT, version, **PRODUCER, group_id="g", topics=[])
+        told = answer_to(frame, apis.TXN_OFFSET_COMMIT, message).topics
+        assert [(one.name, tuple(one.partitions[0])) for one in told] == [
+            ("t", (1, 3)),
+            ("u", (5, error)),
+        ]
+
+
+def test_producers_have_all_fields() -> None:
+    """By topic and partition."""
+    one = ActiveProducer(7, 2, 3, 4, 5, 6)
+    message = DescribeProducersResponse((PartitionProducers("t", 1, 8, "why", (one,)),))
+    frame = request(apis.DESCRIBE_PRODUCERS, 0, topics=[])
+    [topic] = answer_to(frame, apis.DESCRIBE_PRODUCERS, message).topics
+    [partition] = topic.partitions
+    assert (topic.name, *tuple(partition)[:3]) == ("t", 1, 8, "why")
+    assert [tuple(each) for each in partition.active_producers] == [(7, 2, 3, 4, 5, 6)]
 
 
 def test_the_second_protocol_is_announced() -> None:

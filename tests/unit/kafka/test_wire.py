@@ -70,7 +70,9 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     assert rows[23] == (2, 4)
     assert rows[68] == (0, 1)
     assert rows[69] == (0, 1)
-    assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 64, 1001, 1002}
+    assert (rows[24], rows[25], rows[26]) == ((0, 5), (0, 4), (0, 5))
+    assert (rows[28], rows[61], rows[65], rows[66]) == ((0, 5), (0, 0), (0, 0), (0, 2))
+    assert not rows.keys() & {4, 5, 6, 7, 56, 64, 1001, 1002}
 
 
 def test_an_unknown_api_or_version_is_not_read() -> None:

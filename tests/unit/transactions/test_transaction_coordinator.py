@@ -128,7 +128,8 @@ async def test_who_does_not_coordinate_says_so(autojump_clock: CLOCK) -> None:
     ):
         assert ask(each, InitProducerIdRequest("x")).error == error  # type: ignore[arg-type]
         assert ask(each, EndTxnRequest("x", 1, 0)).error == error  # type: ignore[arg-type]
-        [told] = ask(each, DescribeTransactionsRequest(("x",))).transactions  # type: ignore[arg-type]
+        described = ask(each, DescribeTransactionsRequest(("x",)))  # type: ignore[arg-type]
+        [told] = described.transactions
         assert told.error == error
     for bad in ("", "x" * 32768):
         assert other.ask(InitProducerIdRequest(bad)).error == ErrorCode.INVALID_REQUEST
