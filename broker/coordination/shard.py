@@ -256,16 +256,24 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
             return False
         if chunk is None:
             return False
+        self.replay_marker(chunk)
         for offset, _, key, value, _ in chunk.records:
             decoded = self._format.decode(key, value)
             if isinstance(decoded, Unreadable):
                 self._skip(offset, decoded)
             else:
-                self.table.replay(offset, *decoded)
+                self.replay_record(chunk, offset, *decoded)
         self.replayed_end, self._replayed_epoch = chunk.next_offset, chunk.leader_epoch
         self._looked_up_to = self.replayed_end
         self.is_broken = False
         return self.replayed_end < end
+
+    def replay_record(self, chunk: Chunk, offset: int, key: Key, value: Value | None) -> None:
+        """Apply one record of a chunk."""
+        self.table.replay(offset, key, value)
+
+    def replay_marker(self, chunk: Chunk) -> None:
+        """Apply the marker of a chunk, if it has one."""
 
     def _continues(self, log: Log) -> bool:
         """Whether the replayed records are still the beginning of this log."""
@@ -327,9 +335,16 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
     ) -> int:
         """Append the batch of these records; see `append`."""
         appended = self._append(self.partition, batch, ACKS_ALL, now, now_ms)
-        for offset, (key, _) in enumerate(records, appended.base_offset):
-            self.table.add_pending(key, offset)
+        self.record_appended(records, appended)
         return appended.last_offset + 1
+
+    def record_appended(
+        self, records: Sequence[tuple[Key, Value | None]], appended: Appended
+    ) -> None:
+        """Record that these records were appended as one batch, and are not replayed yet."""
+        for offset, (key, _) in enumerate(records, appended.base_offset):
+            if offset >= self.replayed_end:
+                self.table.add_pending(key, offset)
 
     def outcome(self, end: int, registry: ShardRegistry) -> ErrorCode | None:
         """Return the result of records that were appended below `end`; None: not known yet."""

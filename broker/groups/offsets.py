@@ -8,6 +8,10 @@ The table also keeps the keys of pending records, which are in the log but not k
 committed. A key is added when its record is appended, and removed when the record is replayed or
 when the leader's epoch ends.
 
+Offsets that are committed in a transaction are replayed, too, and wait beside the table until the
+marker of their producer: a COMMIT applies them, an ABORT forgets them. Of several records of a key
+the one with the highest offset in the log holds, whenever its transaction ends.
+
 Expiry (GRP-15) returns which tombstones to write, and removes nothing: the tombstones come back as
 records. The offsets of a group that has had members expire after the time at which it became empty,
 or after their own commit if that was later (Kafka would drop an offset that was set for an empty
@@ -59,6 +63,9 @@ class OffsetTable:
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
         # The offset of the newest record that is appended and not replayed.
         self._pending: dict[Key, int] = {}
+        # By producer: the offsets of its open transaction, with their places in the log.
+        self._transactions: dict[int, dict[OffsetKey, tuple[int, CommittedOffset | None]]] = {}
+        self._unstable: Counter[OffsetKey] = Counter()  # in how many transactions a key is
         self._stored_bytes = 0  # of `_offsets` and `_groups`, about
 
     # -- changes
@@ -69,7 +76,7 @@ class OffsetTable:
             del self._pending[key]
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
-            self._set_offset(key, value)
+            self._apply_offset(offset, key, value)
             return
         if isinstance(key, ConsumerKey):
             assert not isinstance(value, CommittedOffset | GroupMetadata)
@@ -84,6 +91,39 @@ class OffsetTable:
             self._stored_bytes += _group_bytes(key.group_id, value)
         elif before is not None:
             del self._groups[key.group_id]
+
+    def replay_in_transaction(
+        self, producer_id: int, offset: int, key: OffsetKey, value: CommittedOffset | None
+    ) -> None:
+        """Apply a record of a producer's open transaction."""
+        if self._pending.get(key) == offset:
+            del self._pending[key]
+        transaction = self._transactions.setdefault(producer_id, {})
+        self._unstable[key] += key not in transaction
+        transaction[key] = offset, value
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Apply or forget the offsets of a producer's transaction."""
+        transaction = self._transactions.pop(producer_id, {})
+        for key in transaction:
+            self._drop_unstable(key)
+        if is_commit:
+            for key, (offset, value) in transaction.items():
+                self._apply_offset(offset, key, value)
+
+    def _apply_offset(self, offset: int, key: OffsetKey, value: CommittedOffset | None) -> None:
+        """Set an offset, which replaces those of records before it in open transactions."""
+        if key in self._unstable:
+            for transaction in self._transactions.values():
+                if key in transaction and transaction[key][0] < offset:
+                    del transaction[key]
+                    self._drop_unstable(key)
+        self._set_offset(key, value)
+
+    def _drop_unstable(self, key: OffsetKey) -> None:
+        self._unstable[key] -= 1
+        if not self._unstable[key]:
+            del self._unstable[key]
 
     def _set_offset(self, key: OffsetKey, value: CommittedOffset | None) -> None:
         group_id, topic, partition = key
@@ -168,8 +208,10 @@ class OffsetTable:
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def is_pending(self, key: Key) -> bool:
-        """Whether a record of this key is pending."""
-        return bool(self._pending) and key in self._pending
+        """Whether a record of this key is pending, or in an open transaction."""
+        if not (self._pending or self._unstable):
+            return False
+        return key in self._pending or key in self._unstable
 
     def statistics(self) -> tuple[int, int]:
         """Return how many groups and how many offsets there are."""
@@ -178,7 +220,7 @@ class OffsetTable:
     @property
     def held_bytes(self) -> int:
         """The memory that all of it takes, about."""
-        return self._stored_bytes + PENDING_BYTES * len(self._pending)
+        return self._stored_bytes + PENDING_BYTES * (len(self._pending) + len(self._unstable))
 
     def growth(self, key: OffsetKey, value: CommittedOffset) -> int:
         """Return how many more bytes are held once this offset is committed, about. A group's
@@ -197,6 +239,7 @@ class OffsetTable:
         keys.update(dict.fromkeys(self.consumer_records(group_id)))
         keys.update((OffsetKey(group_id, *name), None) for name in self.offsets(group_id))
         keys.update((key, None) for key in self._pending if key.group_id == group_id)
+        keys.update((key, None) for key in self._unstable if key.group_id == group_id)
         return list(keys)
 
     def of_topics(self, topics: Collection[str]) -> list[OffsetKey]:
@@ -210,6 +253,7 @@ class OffsetTable:
         keys.update(
             key for key in self._pending if isinstance(key, OffsetKey) and key.topic in topics
         )
+        keys.update(key for key in self._unstable if key.topic in topics)
         return sorted(keys)
 
     def expired(self, group_ids: Iterable[str], oldest_ms: int) -> list[Key]:

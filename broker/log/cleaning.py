@@ -262,11 +262,11 @@ def _check_count(header: BatchHeader) -> None:
 
 
 class Needed(NamedTuple):
-    """What the producers' states need: the last offsets of their last batches, and id and epoch of
-    those of which only markers are known."""
+    """What the producers' states need: the last offsets of their last batches, and the offsets of
+    the last markers of those of which only markers are known."""
 
     last_offsets: Collection[int]
-    last_markers: Collection[tuple[int, int]]
+    last_markers: Collection[int]
 
 
 class Transactions(NamedTuple):
@@ -370,7 +370,7 @@ class Copier:
             return batch
         has_batches = producer_id in begun
         begun.discard(producer_id)
-        is_needed = (producer_id, header.producer_epoch) in self._needed.last_markers
+        is_needed = header.last_offset in self._needed.last_markers
         if has_batches or is_needed or header.base_offset >= self._newest.end:
             return batch
         horizon_ms = header.delete_horizon_ms

@@ -68,7 +68,7 @@ from minibroker.broker.log.time_lookup import find_time
 from minibroker.broker.log.transaction_index import AbortedEntry
 from minibroker.broker.log.verifications import Verification, Verifications
 from minibroker.broker.turns import Steps, Turns
-from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
+from minibroker.protocol.constants import NO_TIMESTAMP, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.records.control import EndMarker, encode_end_marker, read_end_marker
@@ -207,7 +207,7 @@ class Log:
         Raises Refused: INVALID_TXN_STATE for the first batch of a transaction without a valid
         `verification`. A duplicate is not written: the offsets of the original are returned.
         """
-        header = check_append(batch, self._limits, now_ms)
+        header = self.check_batch(batch, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
         if header.has_producer:
             duplicate = self.producers.check(header)
@@ -224,6 +224,13 @@ class Log:
         self.producers.update(header, now_ms)
         append_time_ms = now_ms if uses_append_time else NO_TIMESTAMP
         return Appended(header.base_offset, header.last_offset, append_time_ms, False)
+
+    def check_batch(self, batch: memoryview, now_ms: int) -> BatchHeader:
+        """Return the header of a batch that may be appended now, but for its producer's state.
+        Raises Refused. In the offsets topic, which brokers alone write, the coordinator's batches
+        of a transaction have the producer's id, and no sequence."""
+        is_written_by_brokers = self.topic_partition.topic == OFFSETS_TOPIC
+        return check_append(batch, self._limits, now_ms, may_lack_sequence=is_written_by_brokers)
 
     def _check_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
         """Raise Refused for a batch of a transaction that is not known to be open."""

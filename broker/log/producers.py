@@ -60,10 +60,10 @@ _SNAPSHOT = struct.Struct(
 _CRC_END = 6
 _ENTRY = struct.Struct(">qhqB")  # producer id, epoch, last append (ms), number of batches
 _BATCH = struct.Struct(">iiqqq")
-# Behind an entry's batches: coordinator epoch, start of the transaction, time of the last batch or
-# marker. Behind the last entry: the number of ended transactions, and for each its first offset and
-# its marker's.
-_TRANSACTION = struct.Struct(">iqq")
+# Behind an entry's batches: coordinator epoch, start of the transaction, offset of the last marker,
+# time of the last batch or marker. Behind the last entry: the number of ended transactions, and for
+# each its first offset and its marker's.
+_TRANSACTION = struct.Struct(">iqqq")
 _ENDED_COUNT = struct.Struct(">I")
 _ENDED = struct.Struct(">qq")
 
@@ -86,8 +86,8 @@ class ProducerEntry:
     """One producer. `batches` holds up to CACHED_BATCHES, of this epoch only, oldest first.
 
     `transaction_start` is the first offset of its open transaction, -1 without one.
-    `coordinator_epoch` is that of its last marker. `last_timestamp` (ms) is the largest of its last
-    batch or marker.
+    `coordinator_epoch` is that of its last marker, which is at the offset `last_marker`.
+    `last_timestamp` (ms) is the largest of its last batch or marker.
     """
 
     __slots__ = (
@@ -95,6 +95,7 @@ class ProducerEntry:
         "coordinator_epoch",
         "epoch",
         "last_append_ms",
+        "last_marker",
         "last_timestamp",
         "transaction_start",
     )
@@ -105,6 +106,7 @@ class ProducerEntry:
         self.batches: list[AppendedBatch] = []
         self.coordinator_epoch = NO_EPOCH
         self.transaction_start = NO_OFFSET
+        self.last_marker = NO_OFFSET
         self.last_timestamp = NO_TIMESTAMP
 
     @property
@@ -152,11 +154,9 @@ class ProducerStates:
             [entry.batches[-1].last_offset for entry in self._entries.values() if entry.batches]
         )
 
-    def last_markers(self) -> frozenset[tuple[int, int]]:
-        """Return id and epoch of each producer of which only markers are known in its epoch."""
-        return frozenset(
-            [(each, one.epoch) for each, one in self._entries.items() if not one.batches]
-        )
+    def last_markers(self) -> frozenset[int]:
+        """Return the offset of the last marker of each producer without batches in its epoch."""
+        return frozenset([one.last_marker for one in self._entries.values() if not one.batches])
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a producer has an open transaction in this epoch."""
@@ -177,6 +177,8 @@ class ProducerStates:
         entry = self._entries.get(header.producer_id)
         if entry is None:
             self.check_unknown(header)
+            return None
+        if header.base_sequence == NO_SEQUENCE and header.producer_epoch >= entry.epoch:
             return None
         if header.producer_epoch == entry.epoch:
             batch = entry.find(header.base_sequence, header.last_sequence)
@@ -252,6 +254,8 @@ class ProducerStates:
         if header.is_transactional and entry.transaction_start == NO_OFFSET:
             entry.transaction_start = header.base_offset
             self.unstable.begin(header.base_offset)
+        if header.base_sequence == NO_SEQUENCE:  # a coordinator wrote it for the producer
+            return None
         if len(entry.batches) >= self.batches_max:
             del entry.batches[: len(entry.batches) - self.batches_max + 1]
         entry.batches.append(
@@ -270,6 +274,7 @@ class ProducerStates:
     ) -> AbortedEntry | None:
         """End a producer's open transaction, if it has one."""
         entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_marker = header.last_offset
         start, entry.transaction_start = entry.transaction_start, NO_OFFSET
         if start == NO_OFFSET:
             return None
@@ -323,7 +328,10 @@ class ProducerStates:
             parts += (_BATCH.pack(*batch) for batch in entry.batches)
             parts.append(
                 _TRANSACTION.pack(
-                    entry.coordinator_epoch, entry.transaction_start, entry.last_timestamp
+                    entry.coordinator_epoch,
+                    entry.transaction_start,
+                    entry.last_marker,
+                    entry.last_timestamp,
                 )
             )
         ended = self.unstable.ended()
@@ -374,6 +382,7 @@ def _load_states(
             (
                 entry.coordinator_epoch,
                 entry.transaction_start,
+                entry.last_marker,
                 entry.last_timestamp,
             ) = _TRANSACTION.unpack_from(data, position)
             position += _TRANSACTION.size

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.admission import check_append
 from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.log.verifications import Verification
 from minibroker.broker.replication.partition import Partition
@@ -107,7 +106,7 @@ class VerifiedAppends:
         """Let a transactional batch wait if it needs a verification, or comes behind one that does;
         None if it can be appended now. Raises `Refused` for one that would be refused anyway."""
         log = partition.log
-        header = check_append(batch, log.limits, self._wall_ms())
+        header = log.check_batch(batch, self._wall_ms())
         name, producer_id, epoch = (
             partition.topic_partition,
             header.producer_id,
