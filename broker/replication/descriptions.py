@@ -95,6 +95,7 @@ def describe(partition: Partition, broker_id: int, now: float) -> ReplicaDescrip
         reason,
         followers,
         _describe_compaction(partition, now) if log.limits.is_compacted else None,
+        partition.last_stable_offset,
     )
 
 

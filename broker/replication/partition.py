@@ -182,6 +182,7 @@ class Partition:
             role=kind,
             leader_epoch=self.leader_epoch,
             high_watermark=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
             lag=lag,
             isr=isr,
             replicas=replicas,

@@ -9,6 +9,7 @@ Member, generation and instance id are checked as in an OFFSET_COMMIT (KIP-447).
 none of them is from a producer that does not know its consumer's group, and is not checked.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -24,7 +25,7 @@ from minibroker.broker.server.handlers import group_offsets
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, in_turns_if
 from minibroker.protocol.constants import ACKS_ALL, ErrorCode
-from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
+from minibroker.protocol.messages.group_offsets import OffsetCommitRequest, PartitionCommit
 from minibroker.protocol.messages.groups import NO_GENERATION
 from minibroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
@@ -53,24 +54,12 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
         results = yield from group_offsets.results(asked, refusals, error)
         return TxnOffsetCommitResponse(results)
 
-    records: group_offsets.Records = []
-    growth = 0
     try:
         if turn.pauses:
             now = trio.current_time()
         serving = _check(services, request, now)
-        now_ms = services.wall_ms()
-        for name, item in asked.items():
-            if refusal := group_offsets.refusal(services, item):
-                refusals[name] = refusal
-            else:
-                key = OffsetKey(request.group_id, item.topic, item.partition)
-                value = group_offsets.committed(item, now_ms)
-                growth += serving.shard.table.growth(key, value)
-                records.append((key, value))
-            if turn.is_over():
-                yield
-        services.groups.check_room(growth)
+        group_id = request.group_id
+        records = yield from _records(services, serving, group_id, asked, refusals, turn)
         if not records:
             return (yield from answer(ErrorCode.NONE))
         batch = bytearray((yield from group_offsets.encode(services, serving.shard, records, turn)))
@@ -105,6 +94,32 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
         lambda: finish(ErrorCode.REQUEST_TIMED_OUT),
         len(waiting.batch) if waiting else 0,
     )
+
+
+def _records(
+    services: Services,
+    serving: Serving,
+    group_id: str,
+    asked: Mapping[group_offsets.ItemKey, PartitionCommit],
+    refusals: dict[group_offsets.ItemKey, ErrorCode],
+    turn: Turn,
+) -> Turns[group_offsets.Records]:
+    """Return the records of the offsets that can be committed, and add why others cannot. Raises
+    `Refused` if groups would take too much memory."""
+    records: group_offsets.Records = []
+    growth, now_ms = 0, services.wall_ms()
+    for name, item in asked.items():
+        if why := group_offsets.refusal(services, item):
+            refusals[name] = why
+        else:
+            key = OffsetKey(group_id, item.topic, item.partition)
+            value = group_offsets.committed(item, now_ms)
+            growth += serving.shard.table.growth(key, value)
+            records.append((key, value))
+        if turn.is_over():
+            yield
+    services.groups.check_room(growth)
+    return records
 
 
 def _check(services: Services, request: TxnOffsetCommitRequest, now: float) -> Serving:
