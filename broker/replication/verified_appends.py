@@ -175,8 +175,8 @@ class VerifiedAppends:
         for waiting in queue.waiting:
             batch = memoryview(bytearray(waiting.batch))
             try:
-                partition = self._replicas.get(queue.partition.topic_partition)
-                if partition is not queue.partition:
+                partition = queue.partition
+                if self._replicas.get(partition.topic_partition) is not partition:
                     raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its replica is gone")
                 waiting.outcome = self._replicas.append(
                     partition, batch, waiting.acks, now, self._wall_ms(), queue.verification
