@@ -56,7 +56,7 @@ from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.broker.properties.transactions import Transactions
 from minibroker.protocol.constants import INTERNAL_TOPICS, OFFSETS_TOPIC, ConfigSource
-from minibroker.protocol.messages.configs import ConfigDescription
+from minibroker.protocol.messages.config_descriptions import ConfigDescription, ConfigSynonym
 
 __all__ = [
     "Config",
@@ -104,9 +104,13 @@ class TopicConfig:
         """Whether compaction keeps the last record of each key."""
         return "compact" in self.cleanup_policy.split(",")
 
+    @property
+    def does_delete(self) -> bool:
+        """Whether records are deleted by their age, and by request."""
+        return "delete" in self.cleanup_policy.split(",")
+
     def limits(self) -> LogLimits:
         """Return the settings that a log uses."""
-        does_delete = "delete" in self.cleanup_policy.split(",")
         segment_ms = self.segment_ms
         if self.is_compacted:  # what lies in the active segment is not compacted
             segment_ms = min(segment_ms, self.max_compaction_lag_ms)
@@ -117,8 +121,8 @@ class TopicConfig:
             index_interval_bytes=self.index_interval_bytes,
             index_bytes_max=self.segment_index_bytes,
             batch_bytes_max=self.max_message_bytes,
-            retention_ms=self.retention_ms if does_delete else -1,
-            retention_bytes=self.retention_bytes if does_delete else -1,
+            retention_ms=self.retention_ms if self.does_delete else -1,
+            retention_bytes=self.retention_bytes if self.does_delete else -1,
             file_delete_delay_ms=self.file_delete_delay_ms,
             producer_expiration_ms=self.producer_id_expiration_ms,
             timestamp_type=self.message_timestamp_type,
@@ -209,7 +213,9 @@ class Config(
             "segment.bytes": str(segment_bytes),
         }
 
-    def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
+    def describe_topic(
+        self, overrides: Mapping[str, str], *, with_synonyms: bool = False
+    ) -> tuple[ConfigDescription, ...]:
         """Return a topic's effective properties, by name. Raises as `for_topic`."""
         settings = self.for_topic(overrides)
         read = {
@@ -229,11 +235,30 @@ class Config(
                 unit=row.unit,
                 documentation=row.sentence,
                 source=ConfigSource.TOPIC if name in overrides else source,
+                synonyms=self._synonyms(name, row, overrides) if with_synonyms else (),
             )
             for name, (row, value, source) in sorted((read | kept).items())
         )
 
-    def describe_broker(self) -> tuple[ConfigDescription, ...]:
+    def _synonyms(
+        self, name: str, row: Property, overrides: Mapping[str, str]
+    ) -> tuple[ConfigSynonym, ...]:
+        """Return the values of a topic's property by their precedence: the topic's, the broker's
+        and the default."""
+        own = (
+            [ConfigSynonym(name, overrides[name], ConfigSource.TOPIC)] if name in overrides else []
+        )
+        return (*own, *self._broker_synonyms(row))
+
+    def _broker_synonyms(self, row: Property) -> tuple[ConfigSynonym, ...]:
+        """Return the values of a broker's property, as `_synonyms`."""
+        default = ConfigSynonym(row.name, row.format(row.default))
+        if row.name not in PROPERTIES or self._source_of(row) == ConfigSource.DEFAULT:
+            return (default,)
+        value = row.format(self.value_of(row))
+        return ConfigSynonym(row.name, value, ConfigSource.BROKER), default
+
+    def describe_broker(self, *, with_synonyms: bool = False) -> tuple[ConfigDescription, ...]:
         """Return the broker's properties, by name. None can change while it runs."""
         return tuple(
             ConfigDescription(
@@ -245,6 +270,7 @@ class Config(
                 documentation=row.sentence,
                 source=self._source_of(row),
                 is_read_only=True,
+                synonyms=self._broker_synonyms(row) if with_synonyms else (),
             )
             for _, row in sorted(PROPERTIES.items())
         )

@@ -7,7 +7,7 @@ is unchanged. The format of a batch is checked by
 
 from typing import Final
 
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import NO_RECORD, ErrorCode
 
 # A reason may quote a name from the request, which can be longer than an answer's text may be.
 REASON_CHARS_MAX: Final = 1_000
@@ -16,13 +16,15 @@ _LEFT_OUT: Final = " [...] "
 
 class Refused(Exception):
     """A request is refused: `code` is for the answer, `message` the reason, of at most
-    `REASON_CHARS_MAX` characters."""
+    `REASON_CHARS_MAX` characters. `record` is the number of the record in its batch that is the
+    reason; -1 if it is not for one."""
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(self, code: ErrorCode, message: str = "", record: int = NO_RECORD) -> None:
         message = _shortened(message)
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+        self.record = record
 
 
 def _shortened(text: str) -> str:

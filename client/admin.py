@@ -58,10 +58,10 @@ from minibroker.protocol.constants import (
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
-    ConfigDescription,
     ConfigResource,
     DescribeConfigsRequest,
     TopicConfigChanges,

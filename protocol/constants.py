@@ -42,6 +42,7 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -55,6 +56,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     DESCRIBE_REPLICAS = 1001  # from here on: not in Kafka
     DESCRIBE_BROKER = 1002
@@ -67,6 +69,7 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16  # of Kafka; there are none here
 
 
 class ConfigSource(IntEnum):
@@ -179,6 +182,7 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1  # the largest offset, and the largest time in milliseconds
 
 # Sentinels.
@@ -187,6 +191,7 @@ DELETED_LEADER: Final = -2  # the leader of a partition that is deleted
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2  # in a STOP_REPLICA: whatever epoch the replica has
 NO_OFFSET: Final = -1
+NO_RECORD: Final = -1  # the number of a record in its batch
 NO_STAMP: Final = -1  # a PROBE that confirms no answer
 NO_LAPSE: Final = 0  # no lapse of a broker's lease with the controller
 NO_TIMESTAMP: Final = -1

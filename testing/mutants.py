@@ -18,9 +18,24 @@ from minibroker.broker.controller.elections import heard_heirs
 from minibroker.broker.controller.heartbeats import Confirmation
 from minibroker.broker.controller.prober import Prober
 from minibroker.broker.controller.state import PartitionRecord
+from minibroker.broker.groups import registry
+from minibroker.broker.groups.consumer_group import ConsumerGroup
+from minibroker.broker.groups.consumer_records import (
+    NO_PARTITIONS,
+    ConsumerKey,
+    ConsumerRecord,
+    ConsumerValue,
+    CurrentAssignment,
+    GroupEpoch,
+    MemberMetadata,
+    TopicIdPartition,
+)
+from minibroker.broker.groups.consumer_state import NEW_MEMBER, ConsumerState, next_assignment
+from minibroker.broker.groups.convertible_group import upgraded
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
+from minibroker.broker.groups.subscriptions import Topics
 from minibroker.broker.log import cleaning, compaction
 from minibroker.broker.log.cleaning import Cleanable, Copier, find_cleanable
 from minibroker.broker.log.log_segments import LogSegments
@@ -31,6 +46,7 @@ from minibroker.broker.replication.log_starts import CheckpointTicket, LogStartC
 from minibroker.broker.replication.partition import Effects, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
+from minibroker.broker.turns import Turns
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.protocol.constants import INT64_MAX, ErrorCode
 from minibroker.protocol.messages.control import PartitionState
@@ -277,6 +293,57 @@ def _whoever_commits(_group: Group, _request: OffsetCommitRequest, _now: float) 
     return ErrorCode.NONE
 
 
+def _whatever_is_owned(
+    state: ConsumerState, member_id: str, owned: Collection[TopicIdPartition] | None
+) -> CurrentAssignment:
+    """Assign a partition before the member that has it has revoked it (KIP-848)."""
+    return next_assignment(
+        state.currents.get(member_id, NEW_MEMBER),
+        state.target_epoch,
+        state.targets.get(member_id, NO_PARTITIONS),
+        owned,
+        (),
+    )
+
+
+def _from_members(group: ConsumerGroup) -> None:
+    """Count a group's epochs from those of its members (KIP-848)."""
+    group._version += 1
+    state = group._state
+    epoch = 1 + max((each.epoch for each in state.currents.values()), default=0)
+    if not group._journal.has(ConsumerRecord.GROUP):
+        group._set(ConsumerRecord.GROUP, "", GroupEpoch(epoch, state.metadata_hash))
+
+
+def _whoever_was_a_member(_group: ConsumerGroup, _member_id: str, _epoch: int) -> ErrorCode:
+    """Let a removed member of the consumer protocol commit (KIP-848)."""
+    return ErrorCode.NONE
+
+
+def _without_targets(
+    state: ConsumerState, group_id: str, records: Mapping[ConsumerKey, ConsumerValue]
+) -> None:
+    """Let a new coordinator begin without the target assignment (KIP-848)."""
+    kept = {
+        key: value for key, value in records.items() if key.kind is not ConsumerRecord.MEMBER_TARGET
+    }
+    STATE_OF_RECORDS(state, group_id, kept)
+
+
+def _without_instance_ids(
+    group: Group, group_id: str, topics: Topics
+) -> Turns[dict[ConsumerKey, ConsumerValue]]:
+    """Let a conversion forget which members are static (KIP-848)."""
+    records = yield from UPGRADED(group, group_id, topics)
+    for key, value in records.items():
+        if isinstance(value, MemberMetadata):
+            records[key] = value._replace(instance_id=None)
+    return records
+
+
+UPGRADED: Final = upgraded
+STATE_OF_RECORDS: Final = ConsumerState.__init__
+
 RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "answer-uncommitted-commits": Rule(Shard, "outcome", _outcome_of_append),
@@ -286,6 +353,11 @@ RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
         "commit-delivered-records": Rule(
             DeliveredPositions, "uncommitted", DeliveredPositions.committable_offsets
         ),
+        "assign-before-revoked": Rule(ConsumerState, "next_current", _whatever_is_owned),
+        "count-epochs-from-members": Rule(ConsumerGroup, "_bump", _from_members),
+        "commit-of-the-fenced": Rule(ConsumerGroup, "check_commit", _whoever_was_a_member),
+        "convert-without-instance-ids": Rule(registry, "upgraded", _without_instance_ids),
+        "forget-target-in-failover": Rule(ConsumerState, "__init__", _without_targets),
     }
 )
 

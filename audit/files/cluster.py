@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from minibroker.protocol.constants import INT64_MAX
+from minibroker.protocol.constants import INT32_MAX, INT64_MAX
 from minibroker.protocol.types import TopicPartition
 
 VERSION: Final = 1
-INT32_MAX: Final = 2**31 - 1
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
 DELETE_RETENTION_MS: Final = "delete.retention.ms"

@@ -111,6 +111,7 @@ class Channel:
 
     async def _tell(self, send: Send) -> bool:
         """Send the next request, or wait for one; False if the broker refused it as a whole."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # `_wait` may have ended in this turn
         push = self.pushes.next(self._state())
         if push is None:
             await self._wait()

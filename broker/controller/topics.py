@@ -105,10 +105,22 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
         draft.remove_topic(topic, Tombstone(topic.id, name, count, tuple(sorted(holders))))
         return TopicResult(name, topic_id=topic.id)
 
+    def delete_by_id(draft: Draft, topic_id: bytes) -> TopicResult:
+        name = names.get(topic_id)
+        if name is None or name not in draft.state.topics:
+            return TopicResult("", ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id", topic_id)
+        try:
+            return delete(draft, name)
+        except Refused as refused:
+            return TopicResult(name, refused.code, refused.message, topic_id)
+
     draft = Draft(state)
     named = [(name, name) for name in request.topics]
-    answer = DeleteTopicsResponse((yield from _each(draft, named, delete)))
-    return draft.plan(answer)
+    results = yield from _each(draft, named, delete)
+    names = {topic.id: topic.name for topic in state.topics.values()} if request.topic_ids else {}
+    by_id = [("", topic_id) for topic_id in request.topic_ids]
+    results += yield from _each(draft, by_id, delete_by_id)
+    return draft.plan(DeleteTopicsResponse(results))
 
 
 def plan_alter(
@@ -122,6 +134,9 @@ def plan_alter(
             what = f"{wanted.name!r} is named {times[wanted.resource_type, wanted.name]} times"
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         check_alterable(wanted)
+        if not is_topic_name(wanted.name):
+            what = f"no topic can have the name {wanted.name!r}"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = _topic(draft, wanted.name)
         defaults = config.own_settings(topic.name)
         before = defaults if request.reset_others else topic.configs

@@ -103,6 +103,9 @@ class Cursor:
         size = self.uvarint()
         return None if size == 0 else self._read_bytes(size - 1).decode()
 
+    def compact_bytes(self) -> bytes:
+        return self._read_bytes(self.uvarint() - 1)
+
     def compact_count(self) -> int:
         count = self.uvarint() - 1
         if not 0 <= count <= len(self._data):
@@ -143,6 +146,11 @@ def compact_string(text: str | None) -> bytes:
     if text is None:
         return uvarint(0)
     data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def compact_bytes(data: bytes) -> bytes:
+    """Return the bytes of a field of bytes."""
     return uvarint(len(data) + 1) + data
 
 

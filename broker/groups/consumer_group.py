@@ -56,7 +56,6 @@ from minibroker.broker.groups.subscriptions import (
     Subscriptions,
     Topics,
     hash_of,
-    subscribed_topics,
 )
 from minibroker.broker.groups.topic_pattern import InvalidPatternError
 from minibroker.broker.turns import Turn, Turns
@@ -87,17 +86,20 @@ class ConsumerGroup:
         limits: ConsumerLimits,
         records: Mapping[ConsumerKey, ConsumerValue],
         now: float,
+        *,
+        is_committed: bool = True,
     ) -> None:
-        """`records` are those of the group that are committed."""
+        """`records` are those of the group that are committed. If `is_committed` is False, they
+        are appended and not committed yet, and count as the batch with the token `FIRST_TOKEN`."""
         self.group_id = group_id
         self._limits = limits
         self._state = ConsumerState(group_id, records)
         self._session_ends: dict[str, float] = {}
-        self._revocation_ends: dict[str, float] = {}
+        self._rebalance_ends: dict[str, float] = {}
         for member_id in self._state.members:
             self._renew(member_id, now)
             self._expect_revocation(member_id, now)
-        self._journal = ConsumerJournal(self._state)
+        self._journal = ConsumerJournal(self._state, is_committed=is_committed)
         self._subscriptions = Subscriptions()
         self._version = 0  # of members and subscriptions
         self._reviewed: tuple[int, Topics] | None = None  # the version, and the topics
@@ -123,10 +125,18 @@ class ConsumerGroup:
                 self._journal.drop()
                 self._taken_back()
                 raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
+        self._set_member(member_id, before, after)
+        self._received(member_id, now)
+
+    def _set_member(
+        self, member_id: str, before: MemberMetadata | None, after: MemberMetadata
+    ) -> None:
         if after != before:
             self._set(ConsumerRecord.MEMBER, member_id, after)
             if before is None or (after.topics, after.pattern) != (before.topics, before.pattern):
                 self._bump()
+
+    def _received(self, member_id: str, now: float) -> None:
         if member_id not in self._state.currents:
             self._set(ConsumerRecord.CURRENT, member_id, NEW_MEMBER)
         self._renew(member_id, now)
@@ -178,11 +188,7 @@ class ConsumerGroup:
             raise Refused(unknown if was_removed else away, "the member is not stored")
         owned = partitions_of(request.owned)
         before = self._state.currents.get(member_id, NEW_MEMBER)
-        current = self._state.next_current(member_id, owned)
-        if current != before:
-            self._set(ConsumerRecord.CURRENT, member_id, current)
-            self._revocation_ends.pop(member_id, None)
-            self._expect_revocation(member_id, now)
+        current = self._step(member_id, owned, now)
         is_told = is_full(request) or current.assigned != before.assigned
         return self._journal.answer(
             ConsumerGroupHeartbeatResponse(
@@ -192,6 +198,18 @@ class ConsumerGroup:
                 assignment=by_topic_id(current.assigned) if is_told else None,
             )
         )
+
+    def _step(
+        self, member_id: str, owned: Collection[TopicIdPartition] | None, now: float
+    ) -> CurrentAssignment:
+        """Take a member a step towards its target, and return its assignment then."""
+        before = self._state.currents.get(member_id, NEW_MEMBER)
+        current = self._state.next_current(member_id, owned)
+        if current != before:
+            self._set(ConsumerRecord.CURRENT, member_id, current)
+            self._rebalance_ends.pop(member_id, None)
+            self._expect_revocation(member_id, now)
+        return current
 
     def leave(self, request: Heartbeat, now: float) -> Ticket[Answer]:
         """Remove a member, or record that a static member will join again. Raises `Refused`."""
@@ -207,7 +225,7 @@ class ConsumerGroup:
             current = self._state.currents.get(member_id, NEW_MEMBER)
             away = current._replace(epoch=LEAVE_STATIC_EPOCH, revoking=NO_PARTITIONS)
             self._set(ConsumerRecord.CURRENT, member_id, away)
-            self._revocation_ends.pop(member_id, None)
+            self._rebalance_ends.pop(member_id, None)
         else:
             self._remove((member_id,))
         epoch = request.member_epoch
@@ -227,8 +245,10 @@ class ConsumerGroup:
             return self._died_of
         if member_id not in self._state.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        is_current = epoch == self._state.currents.get(member_id, NEW_MEMBER).epoch
-        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
+        if epoch == self._state.currents.get(member_id, NEW_MEMBER).epoch:
+            return ErrorCode.NONE
+        is_classic = member_id in self._state.classic
+        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
     def delete(self, now: float) -> ErrorCode:
         """Delete an empty group. The caller appends the tombstones."""
@@ -245,12 +265,12 @@ class ConsumerGroup:
     def deadline(self) -> float:
         """When `tick` has something to do next."""
         session_end = min(self._session_ends.values(), default=math.inf)
-        revocation_end = min(self._revocation_ends.values(), default=math.inf)
-        return max(min(session_end, revocation_end), self._retry_at)
+        rebalance_end = min(self._rebalance_ends.values(), default=math.inf)
+        return max(min(session_end, rebalance_end), self._retry_at)
 
     def tick(self, now: float) -> None:
         """Remove the members that were not heard of, or did not revoke, in time."""
-        ends = (*self._session_ends.items(), *self._revocation_ends.items())
+        ends = (*self._session_ends.items(), *self._rebalance_ends.items())
         gone = dict.fromkeys(member_id for member_id, end in ends if end <= now)
         if gone and now >= self._retry_at:
             names = ", ".join(gone)
@@ -276,7 +296,7 @@ class ConsumerGroup:
         self._died_of = error
         self._journal.close(error)
         self._session_ends.clear()
-        self._revocation_ends.clear()
+        self._rebalance_ends.clear()
 
     # -- the group's description
 
@@ -299,6 +319,11 @@ class ConsumerGroup:
         return self._state.members
 
     @property
+    def epoch(self) -> int:
+        """The group's epoch."""
+        return self._state.epoch
+
+    @property
     def keys(self) -> list[ConsumerKey]:
         """The keys of all its records."""
         return self._state.keys
@@ -308,10 +333,10 @@ class ConsumerGroup:
         """The memory that it takes, about."""
         return self._state.held_bytes
 
-    def subscribed_topics(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the named topics that a member subscribes to by name or by a pattern, and
-        all that members subscribe to by name."""
-        return subscribed_topics(self._state.members.values(), topics)
+    def subscribed_topics(self) -> set[str] | None:
+        """Return the topics that members subscribe to, by name or by a pattern; None if they are
+        not known yet."""
+        return self._subscriptions.topics_of(self._state.members.values())
 
     def describe(self, names: Mapping[bytes, str]) -> DescribedConsumerGroup:
         """Describe the group for an administrator. `names` has the topics' names by their ids."""
@@ -346,7 +371,8 @@ class ConsumerGroup:
             static_id = state.static.get(request.instance_id)
             if is_join and static_id not in (None, member_id):
                 assert static_id is not None
-                if state.currents.get(static_id, NEW_MEMBER).epoch != LEAVE_STATIC_EPOCH:
+                is_away = state.currents.get(static_id, NEW_MEMBER).epoch == LEAVE_STATIC_EPOCH
+                if not is_away and static_id not in state.classic:
                     what = "another member has this instance id, and did not leave"
                     raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID, what)
                 self._replace(static_id, member_id)
@@ -358,10 +384,15 @@ class ConsumerGroup:
         elif not is_join:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such member")
         else:
-            has_all = len(state.members) >= self._limits.size_max
-            if has_all or state.held_bytes > self._limits.held_bytes_max:
-                what = f"the group has {len(state.members)} members"
-                raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, what)
+            self._check_size()
+
+    def _check_size(self) -> None:
+        """Check that the group has room for one more member."""
+        state = self._state
+        has_all = len(state.members) >= self._limits.size_max
+        if has_all or state.held_bytes > self._limits.held_bytes_max:
+            what = f"the group has {len(state.members)} members"
+            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, what)
 
     def _check_epoch(self, request: Heartbeat, current: CurrentAssignment) -> None:
         """Check that the member's epoch is its newest, or the one before if it did not get the
@@ -397,16 +428,20 @@ class ConsumerGroup:
         self._set(ConsumerRecord.MEMBER_TARGET, member_id, None)
         self._set(ConsumerRecord.MEMBER, member_id, None)
         self._session_ends.pop(member_id, None)
-        self._revocation_ends.pop(member_id, None)
+        self._rebalance_ends.pop(member_id, None)
 
     def _renew(self, member_id: str, now: float) -> None:
-        self._session_ends[member_id] = now + self._limits.session_timeout_ms / 1000
+        classic = self._state.members[member_id].classic
+        limits = self._limits if classic is None else classic
+        self._session_ends[member_id] = now + limits.session_timeout_ms / 1000
 
     def _expect_revocation(self, member_id: str, now: float) -> None:
         current = self._state.currents.get(member_id, NEW_MEMBER)
         if current.state is MemberState.UNREVOKED:
-            timeout_s = max(0, self._state.members[member_id].rebalance_timeout_ms) / 1000
-            self._revocation_ends[member_id] = now + timeout_s
+            self._rebalance_ends[member_id] = now + self._rebalance_timeout_s(member_id)
+
+    def _rebalance_timeout_s(self, member_id: str) -> float:
+        return max(0, self._state.members[member_id].rebalance_timeout_ms) / 1000
 
     # -- the target assignment
 
@@ -454,8 +489,8 @@ class ConsumerGroup:
         self._reviewed = None
         members = self._state.members
         self._session_ends = {each: self._session_ends.get(each, -math.inf) for each in members}
-        ends = self._revocation_ends.items()
-        self._revocation_ends = {each: end for each, end in ends if each in members}
+        ends = self._rebalance_ends.items()
+        self._rebalance_ends = {each: end for each, end in ends if each in members}
 
 
 def _described(

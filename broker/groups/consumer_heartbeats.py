@@ -4,6 +4,7 @@ The limits bound the time that a heartbeat takes: a client may send any.
 """
 
 from collections.abc import Collection
+from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.broker.errors import Refused
@@ -15,7 +16,7 @@ from minibroker.broker.groups.consumer_records import (
     by_topic,
 )
 from minibroker.broker.groups.member import CLIENT_CHARS_MAX, Client
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import INT32_MAX, ErrorCode
 from minibroker.protocol.messages.consumer_groups import (
     JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,
@@ -31,12 +32,32 @@ OWNED_MAX: Final = 10_000  # partitions that a member says it owns
 Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest
 
 
+class Migration(StrEnum):
+    """Which conversions of a group with members are allowed."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"  # from the classic to the consumer protocol
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a group of the classic protocol may become one of the consumer protocol."""
+        return self in (Migration.UPGRADE, Migration.BIDIRECTIONAL)
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a group of the consumer protocol may become a classic one."""
+        return self in (Migration.DOWNGRADE, Migration.BIDIRECTIONAL)
+
+
 class ConsumerLimits(NamedTuple):
     """The settings of a group, from the configuration of the broker."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     size_max: int = 2**31 - 1
+    migration: Migration = Migration.BIDIRECTIONAL
     assignors: tuple[str, ...] = ("uniform", "range")  # the first is the default
     held_bytes_max: int = 8 * 1024 * 1024
 
@@ -91,7 +112,7 @@ def updated(member: MemberMetadata, request: Heartbeat, client: Client) -> Membe
         client.host[:CLIENT_CHARS_MAX],
         topics,
         pattern,
-        member.rebalance_timeout_ms if timeout_ms < 0 else timeout_ms,
+        member.rebalance_timeout_ms if timeout_ms < 0 else min(timeout_ms, INT32_MAX),
         request.assignor or member.assignor,
     )
 

@@ -7,7 +7,7 @@ taken back, and its answers become errors; a batch that is appended stays, even 
 late: no other coordinator can have decided meanwhile, or this one ends.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.broker.groups.consumer_records import ConsumerKey, ConsumerRecord, ConsumerValue
 from minibroker.broker.groups.consumer_state import ConsumerState
@@ -15,8 +15,13 @@ from minibroker.broker.groups.member import Ticket
 from minibroker.broker.groups.outbox import Batch
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
+from minibroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
-Answer: TypeAlias = ConsumerGroupHeartbeatResponse
+AnyAnswer: TypeAlias = ConsumerGroupHeartbeatResponse | JoinGroupResponse | SyncGroupResponse
+Answer = TypeVar("Answer", ConsumerGroupHeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
+
+
+FIRST_TOKEN: Final = 1
 
 
 class _Change(NamedTuple):
@@ -31,18 +36,19 @@ class _Waiting(NamedTuple):
     """An answer, and the batch that it depends on."""
 
     token: int
-    ticket: Ticket[Answer]
-    answer: Answer
+    ticket: Ticket[Any]
+    answer: AnyAnswer
 
 
 class ConsumerJournal:
     """See the head of this module."""
 
-    def __init__(self, state: ConsumerState) -> None:
+    def __init__(self, state: ConsumerState, *, is_committed: bool = True) -> None:
+        """`is_committed`: whether the records of `state` are; else they are the first batch."""
         self._state = state
         self._changes: list[_Change] = []
         self._newest: list[_Change] = []  # of the newest batch
-        self._last_token = 0
+        self._last_token = 0 if is_committed else FIRST_TOKEN
         self._written = 0
         self._waiting: list[_Waiting] = []
 
@@ -105,9 +111,17 @@ class ConsumerJournal:
 
     def _refuse(self, refused: list[_Waiting], error: ErrorCode) -> None:
         for _, ticket, answer in refused:
-            ticket.answer = ConsumerGroupHeartbeatResponse(error, member_id=answer.member_id)
+            ticket.answer = _refused(answer, error)
 
     def _take_back(self, changes: list[_Change]) -> None:
         for key, _, before in reversed(changes):
             self._state.set(key, before)
         changes.clear()
+
+
+def _refused(answer: AnyAnswer, error: ErrorCode) -> AnyAnswer:
+    if isinstance(answer, SyncGroupResponse):
+        return SyncGroupResponse(error)
+    if isinstance(answer, JoinGroupResponse):
+        return JoinGroupResponse(error, member_id=answer.member_id)
+    return ConsumerGroupHeartbeatResponse(error, member_id=answer.member_id)

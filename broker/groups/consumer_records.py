@@ -27,6 +27,7 @@ from minibroker.broker.coordination.record_fields import (
     Cursor,
     Garbage,
     compact_array,
+    compact_bytes,
     compact_string,
     string,
     uvarint,
@@ -34,6 +35,8 @@ from minibroker.broker.coordination.record_fields import (
 
 VALUE_VERSION: Final = 0
 METADATA_HASH_TAG: Final = 0
+CLASSIC_TAG: Final = 0
+PRESENT: Final = 1  # before a struct that may be null
 # What a record, and a partition and a text in it, take in memory.
 RECORD_BYTES: Final = 500
 PARTITION_BYTES: Final = 150
@@ -97,8 +100,23 @@ class GroupEpoch(NamedTuple):
     metadata_hash: int = 0
 
 
+class ClassicProtocol(NamedTuple):
+    """A protocol that a member of the classic protocol offers, with its subscription."""
+
+    name: str
+    metadata: bytes
+
+
+class ClassicMember(NamedTuple):
+    """What a member that uses the classic protocol has of its own."""
+
+    session_timeout_ms: int
+    protocols: tuple[ClassicProtocol, ...] = ()
+
+
 class MemberMetadata(NamedTuple):
-    """A member, and what it subscribes to: topics by name, and by a pattern (None: no pattern)."""
+    """A member, and what it subscribes to: topics by name, and by a pattern (None: no pattern).
+    `classic` is None for a member of the newer protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -108,6 +126,7 @@ class MemberMetadata(NamedTuple):
     pattern: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicMember | None = None
 
 
 class TargetEpoch(NamedTuple):
@@ -217,9 +236,19 @@ def _member(value: MemberMetadata) -> bytes:
             compact_string(value.pattern),
             INT32.pack(value.rebalance_timeout_ms),
             compact_string(value.assignor),
-            NO_TAGS,
+            NO_TAGS if value.classic is None else _classic(value.classic),
         )
     )
+
+
+def _classic(classic: ClassicMember) -> bytes:
+    protocols = [
+        compact_string(name) + compact_bytes(metadata) + NO_TAGS
+        for name, metadata in classic.protocols
+    ]
+    timeout = INT32.pack(classic.session_timeout_ms)
+    body = INT8.pack(PRESENT) + timeout + compact_array(protocols) + NO_TAGS
+    return uvarint(1) + uvarint(CLASSIC_TAG) + uvarint(len(body)) + body
 
 
 def _strings(texts: Iterable[str]) -> bytes:
@@ -272,7 +301,7 @@ def _read(kind: ConsumerRecord, cursor: Cursor) -> ConsumerValue:
     elif kind is ConsumerRecord.PATTERN:
         value = ResolvedPattern(_read_strings(cursor), cursor.int64(), cursor.int64())
     else:
-        value = _read_member(cursor)
+        return _read_member(cursor)
     cursor.tags()
     return value
 
@@ -288,7 +317,7 @@ def _read_current(cursor: Cursor) -> CurrentAssignment:
 
 
 def _read_member(cursor: Cursor) -> MemberMetadata:
-    return MemberMetadata(
+    member = MemberMetadata(
         cursor.nullable_compact_string(),
         cursor.nullable_compact_string(),
         cursor.compact_string(),
@@ -298,6 +327,21 @@ def _read_member(cursor: Cursor) -> MemberMetadata:
         cursor.int32(),
         cursor.nullable_compact_string(),
     )
+    classic = cursor.tags().get(CLASSIC_TAG)
+    return member if classic is None else member._replace(classic=_read_classic(classic))
+
+
+def _read_classic(data: bytes) -> ClassicMember | None:
+    cursor = Cursor(data)
+    if cursor.int8() < 0:
+        return None
+    timeout_ms = cursor.int32()
+    protocols: list[ClassicProtocol] = []
+    for _ in range(cursor.compact_count()):
+        protocols.append(ClassicProtocol(cursor.compact_string(), cursor.compact_bytes()))
+        cursor.tags()
+    cursor.tags()
+    return ClassicMember(timeout_ms, tuple(protocols))
 
 
 def _read_strings(cursor: Cursor) -> tuple[str, ...]:
@@ -322,7 +366,10 @@ def record_bytes(key: ConsumerKey, value: ConsumerValue | None) -> int:
     for field in value:
         if isinstance(field, frozenset):
             size += PARTITION_BYTES * len(field)
-        elif isinstance(field, tuple):
+        elif isinstance(field, ClassicMember):
+            protocols = field.protocols
+            size += sum(TEXT_BYTES + len(each.name) + len(each.metadata) for each in protocols)
+        elif isinstance(field, tuple) and not isinstance(field, ClassicMember):
             size += sum(TEXT_BYTES + len(text) for text in field)
         elif isinstance(field, str):
             size += TEXT_BYTES + len(field)

@@ -39,6 +39,7 @@ class ConsumerState:
         self.currents: dict[str, CurrentAssignment] = {}
         self.targets: dict[str, Partitions] = {}
         self.static: dict[str, str] = {}  # member ids by instance ids
+        self.classic: set[str] = set()  # the members that use the classic protocol
         self.owners: dict[TopicIdPartition, str] = {}
         self.held_bytes = 0
         self._records: dict[ConsumerKey, ConsumerValue] = {}
@@ -83,8 +84,11 @@ class ConsumerState:
         instance_id = None if before is None else before.instance_id
         if instance_id is not None and self.static.get(instance_id) == member_id:
             del self.static[instance_id]
+        self.classic.discard(member_id)
         if member is not None:
             self.members[member_id] = member
+            if member.classic is not None:
+                self.classic.add(member_id)
             if member.instance_id is not None:
                 self.static[member.instance_id] = member_id
 

@@ -20,7 +20,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.coordination.coordinator import PartitionedCoordinator
 from minibroker.broker.errors import Refused
-from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits
+from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits, Migration
 from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.records import Key, is_storable
 from minibroker.broker.groups.registry import GroupRegistry
@@ -91,12 +91,7 @@ class Coordinator(PartitionedCoordinator[Shard]):
         self._wall_ms = wall_ms
         self._expiry_ms = expiry_ms or wall_ms
         self._rng = rng
-        self._limits = GroupLimits(
-            config.group_min_session_timeout_ms,
-            config.group_max_session_timeout_ms,
-            config.group_max_size,
-            config.group_initial_rebalance_delay_ms,
-        )
+        self._limits = _classic_limits(config)
         self.consumer_limits = _consumer_limits(config)
         self._warned_at_ms = -WARNING_INTERVAL_MS
 
@@ -251,6 +246,7 @@ class Coordinator(PartitionedCoordinator[Shard]):
             wall_ms=self._wall_ms,
             append=partial(self.append, shard),
             wake=self._purgatory.notify,
+            topic_names=lambda: self._replicas.image.topic_names,
             consumer_limits=self.consumer_limits,
         )
 
@@ -296,11 +292,21 @@ class Coordinator(PartitionedCoordinator[Shard]):
             logger.info("%s: not dropped yet: %s", shard.partition.topic_partition, refused)
 
 
+def _classic_limits(config: Config) -> GroupLimits:
+    return GroupLimits(
+        config.group_min_session_timeout_ms,
+        config.group_max_session_timeout_ms,
+        config.group_max_size,
+        config.group_initial_rebalance_delay_ms,
+    )
+
+
 def _consumer_limits(config: Config) -> ConsumerLimits:
     return ConsumerLimits(
         config.group_consumer_session_timeout_ms,
         config.group_consumer_heartbeat_interval_ms,
         config.group_consumer_max_size,
+        Migration(config.group_consumer_migration_policy),
         tuple(config.group_consumer_assignors.split(",")),
     )
 

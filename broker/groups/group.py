@@ -12,7 +12,8 @@ each, in their order. After any call tickets may have been answered.
 The group stores what others may rely on: the assignment of a generation before any SYNC of it is
 answered, a static member's new id before its JOIN is, and that the group became empty. Everything
 else may be lost with the coordinator: members then join again. A stored generation begins in a new
-coordinator as Stable, with all sessions renewed.
+coordinator as Stable, with all sessions renewed. One without a leader was a group of the consumer
+protocol before (`convertible_group`): its members join again.
 
 A generation's number may be used again after it was lost. A member owns partitions in a generation
 only by the answer to a SYNC, which comes after the generation's record is committed. Every later
@@ -70,6 +71,8 @@ class Group:
         self._outbox = Outbox()
         self._empty_again_at = math.inf
         self._died_of = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if self._members and self._members.leader is None:
+            self._prepare(now)
 
     # -- requests
 
@@ -290,7 +293,7 @@ class Group:
         """The memory that its members take, about."""
         return self._members.held_bytes
 
-    def growth(self, request: JoinGroupRequest) -> int:
+    def growth_of_join(self, request: JoinGroupRequest) -> int:
         """Return how many more bytes its members take after a join, about."""
         return self._members.growth(request)
 

@@ -9,8 +9,8 @@ A member with an open ticket does not expire, because it waits for the coordinat
 import math
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from minibroker.broker.groups.records import INT32_MAX, StoredMember
-from minibroker.protocol.constants import ErrorCode
+from minibroker.broker.groups.records import StoredMember
+from minibroker.protocol.constants import INT32_MAX, ErrorCode
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from minibroker.protocol.messages.groups import (

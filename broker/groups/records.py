@@ -52,7 +52,6 @@ OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # of both kinds
 KEYS_CACHED: Final = 1024
-INT32_MAX: Final = 2**31 - 1
 
 # A committed offset of version 3, up to its metadata; after these comes the commit's time.
 _OFFSET_HEAD: Final = Struct(">hqih")

@@ -9,15 +9,18 @@ wakes requests whose tickets are answered, and records the group's next deadline
 group that its record was replayed, so it is committed; `not_written` that it could not be appended,
 or took longer than `offsets.commit.timeout.ms`.
 
-A group is of the classic or of the consumer protocol. While it has members of one protocol, it
-takes none of the other; an empty group becomes one of the other when such a member comes. A group
-of the consumer protocol waits for its records without a time-out: its state is that of the log.
+A group is of the classic or of the consumer protocol. An empty group becomes one of the other
+protocol when such a member comes. A group with members is converted (`convertible_group`) as far as
+`group.consumer.migration.policy` allows: a batch has the tombstones of one form and the records of
+the other, so every coordinator finds one of them. A group of the consumer protocol waits for its
+records without a time-out: its state is that of the log.
 """
 
 import heapq
+import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -25,23 +28,30 @@ from minibroker.broker.coordination.shard import APPEND_ERRORS
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits
+from minibroker.broker.groups.consumer_journal import FIRST_TOKEN
+from minibroker.broker.groups.consumer_records import ConsumerKey, ConsumerValue
+from minibroker.broker.groups.convertible_group import ConvertibleGroup, upgraded
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.member import Ticket
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.outbox import Batch, Write
-from minibroker.broker.groups.records import GroupKey, Key, Value
+from minibroker.broker.groups.records import GroupKey, GroupMetadata, Key, Value
 from minibroker.broker.groups.states import ConsumerGroupState, State
+from minibroker.broker.groups.subscriptions import Topics
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import CLASSIC, CONSUMER, ListedGroup
 
+LOGGER = logging.getLogger(__name__)
 # What the coordinator of groups answers for a failed append (GRP-04); other codes stay as they are.
 GROUP_APPEND_ERRORS: Final = {
     **APPEND_ERRORS,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-AnyGroup: TypeAlias = Group | ConsumerGroup
+AnyGroup: TypeAlias = Group | ConvertibleGroup
+CONSUMER_PROTOCOL: Final = ConsumerGroup.protocol_type
 MOMENTS_SPARE: Final = 100  # outdated entries that are allowed even with few groups
 
 
@@ -72,10 +82,12 @@ class GroupRegistry:
         wall_ms: Callable[[], int],
         append: Callable[[list[tuple[Key, Value | None]], float], int],
         wake: Callable[[Ticket[Any]], None],
+        topic_names: Callable[[], Mapping[bytes, str]] = dict,
         consumer_limits: ConsumerLimits | None = None,
     ) -> None:
         """`wall_ms` is the wall clock. `append` appends records and returns the offset after them,
-        or raises `Refused`. `wake` wakes the request that waits for a ticket."""
+        or raises `Refused`. `wake` wakes the request that waits for a ticket. `topic_names` returns
+        the names of the cluster's topics by their ids."""
         self.leader_epoch = leader_epoch
         self._table = table
         self._limits = limits
@@ -84,6 +96,7 @@ class GroupRegistry:
         self._wall_ms = wall_ms
         self._append = append
         self._wake = wake
+        self._topic_names = topic_names
         self._groups: dict[str, AnyGroup] = {}
         self._held_by: dict[str, int] = {}  # bytes, by group
         self.held_bytes = 0
@@ -103,10 +116,10 @@ class GroupRegistry:
         group = self.find(group_id, now)
         return group if isinstance(group, Group) else None
 
-    def consumers(self, group_id: str, now: float) -> ConsumerGroup | None:
+    def consumers(self, group_id: str, now: float) -> ConvertibleGroup | None:
         """Return the group, if there is one of the consumer protocol."""
         group = self.find(group_id, now)
-        return group if isinstance(group, ConsumerGroup) else None
+        return group if isinstance(group, ConvertibleGroup) else None
 
     def find(self, group_id: str, now: float) -> AnyGroup | None:
         """Return the group, of whatever protocol, if there is one."""
@@ -115,43 +128,117 @@ class GroupRegistry:
             group = self._make(group_id, now)
         return group
 
-    def get_or_make(self, group_id: str, now: float) -> Group:
-        """Return the group, a new one if there is none; `follow_up` drops it if nothing keeps it.
-
-        Raises `Refused` for a group with members of the consumer protocol.
-        """
+    def get_or_make(self, group_id: str, now: float) -> AnyGroup:
+        """Return the group that a classic member may join, a new one if there is none; `follow_up`
+        drops it if nothing keeps it. Raises `Refused`."""
         group = self.find(group_id, now)
         if isinstance(group, ConsumerGroup):
-            if group.members:
-                what = "its members have the consumer protocol"
-                raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what)
-            self._end(group, list(group.keys), now)
-            return Group(group_id, self._limits, None, now)
+            return group if group.members else self._downgrade_empty(group, now)
         return group or Group(group_id, self._limits, None, now)
 
-    def consumers_or_make(self, group_id: str, now: float) -> ConsumerGroup:
-        """Return the group of the consumer protocol, as `get_or_make`.
+    def consumers_or_make(
+        self, group_id: str, topics: Topics, clock: Callable[[], float]
+    ) -> Turns[ConvertibleGroup]:
+        """Return the group of the consumer protocol, as `get_or_make`; one with classic members is
+        upgraded.
 
-        Raises `Refused` for a group with members of the classic protocol.
+        Raises `Refused` if that is not possible or not allowed.
         """
-        group = self.find(group_id, now)
+        group = self.find(group_id, clock())
         if isinstance(group, Group):
             if group.state is not State.EMPTY:
-                what = "its members have the classic protocol"
-                raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, what)
-            stored = self._table.metadata(group_id)
-            self._end(group, [] if stored is None else [GroupKey(group_id)], now)
-            return ConsumerGroup(group_id, self._consumer_limits, {}, now)
-        return group or ConsumerGroup(group_id, self._consumer_limits, {}, now)
+                self._check_upgrade(group)
+            return (yield from self._upgrade(group, topics, clock))
+        return group or self._new_consumers(group_id, {}, clock())
 
-    def _end(self, group: AnyGroup, keys: list[Key], now: float) -> None:
-        """End an empty group, whose place one of another protocol takes."""
-        if keys:
-            self._append([(key, None) for key in keys], now)
+    def _new_consumers(
+        self,
+        group_id: str,
+        records: Mapping[ConsumerKey, ConsumerValue],
+        now: float,
+        *,
+        is_committed: bool = True,
+    ) -> ConvertibleGroup:
+        return ConvertibleGroup(
+            group_id, self._consumer_limits, self._limits, records, now, is_committed=is_committed
+        )
+
+    # -- conversion
+
+    def _check_upgrade(self, group: Group) -> None:
+        """Raise `Refused` unless a group with members may be upgraded."""
+        limits = self._consumer_limits
+        if not limits.migration.may_upgrade or group.protocol_type != CONSUMER_PROTOCOL:
+            what = "its members have the classic protocol"
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, what)
+        if len(group.members) > limits.size_max:
+            raise Refused(
+                ErrorCode.GROUP_ID_NOT_FOUND, "it has too many members of the classic protocol"
+            )
+
+    def _upgrade(
+        self, group: Group, topics: Topics, clock: Callable[[], float]
+    ) -> Turns[ConvertibleGroup]:
+        """Put a group of the consumer protocol in the place of a classic one."""
+        group_id = group.group_id
+        records = yield from upgraded(group, group_id, topics)
+        now = clock()
+        if group.members and self._groups.get(group_id) is not group:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group began again")
+        end = self._append_or_refuse([(GroupKey(group_id), None), *records.items()], now)
+        group.close(ErrorCode.REBALANCE_IN_PROGRESS, now)
+        self._wake_answered(group_id)
+        consumers = self._new_consumers(group_id, records, now, is_committed=False)
+        self._unconfirmed.append(_Waiting(end, consumers, FIRST_TOKEN, math.inf))
+        self._groups[group_id] = consumers
+        counts = (len(consumers.members), group.generation)
+        LOGGER.info("[Group %.99s] Upgraded with %d members at epoch %d", group_id, *counts)
+        return consumers
+
+    def _downgrade(self, group: ConvertibleGroup, now: float) -> AnyGroup:
+        """Put a classic group in the place of one of the consumer protocol, which has only classic
+        members. Return the group that there is then."""
+        group_id = group.group_id
+        metadata = replace(
+            group.downgraded(self._topic_names()), state_timestamp_ms=self._wall_ms()
+        )
+        batches = group.pop_writes()
+        keys = dict.fromkeys(group.keys)
+        keys |= dict.fromkeys(key for batch in batches for key, _ in batch.records)
+        records: list[tuple[Key, Value | None]] = [(key, None) for key in keys]
+        try:
+            end = self._append([*records, (GroupKey(group_id), metadata)], now)
+        except Refused as refused:
+            for batch in batches:
+                group.not_written(batch.token, append_error(refused.code), now)
+            if refused.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+                group.forbid_downgrade()
+            return group
+        for batch in batches:
+            self._unconfirmed.append(_Waiting(end, group, batch.token, math.inf))
+        group.end_converted()
+        counts = (len(metadata.members), metadata.generation)
+        LOGGER.info("[Group %.99s] Downgraded with %d members at epoch %d", group_id, *counts)
+        classic = self._groups[group_id] = Group(group_id, self._limits, metadata, now)
+        return classic
+
+    def _downgrade_empty(self, group: ConvertibleGroup, now: float) -> Group:
+        """Put a classic group without members in the place of one of the consumer protocol."""
+        group_id = group.group_id
+        metadata = GroupMetadata(CONSUMER_PROTOCOL, group.epoch, state_timestamp_ms=self._wall_ms())
+        tombstones: list[tuple[Key, Value | None]] = [(key, None) for key in group.keys]
+        self._append_or_refuse([*tombstones, (GroupKey(group_id), metadata)], now)
         group.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
-        self._wake_answered(group.group_id)
-        if self._groups.get(group.group_id) is group:
-            self._drop(group.group_id)
+        self._wake_answered(group_id)
+        if self._groups.get(group_id) is group:
+            self._drop(group_id)
+        return Group(group_id, self._limits, metadata, now)
+
+    def _append_or_refuse(self, records: list[tuple[Key, Value | None]], now: float) -> int:
+        try:
+            return self._append(records, now)
+        except Refused as refused:
+            raise Refused(append_error(refused.code), refused.message) from None
 
     def revive(self, group_id: str, now: float) -> None:
         """Make a live group of a stored one with members."""
@@ -160,7 +247,7 @@ class GroupRegistry:
 
     def _make(self, group_id: str, now: float) -> AnyGroup:
         if records := self._table.consumer_records(group_id):
-            return ConsumerGroup(group_id, self._consumer_limits, records, now)
+            return self._new_consumers(group_id, records, now)
         return Group(group_id, self._limits, self._table.metadata(group_id), now)
 
     def member_count(self, group_id: str) -> int:
@@ -193,6 +280,11 @@ class GroupRegistry:
 
     def follow_up(self, group: AnyGroup, now: float) -> None:
         """Append what a group wants stored, wake answered requests, record the next deadline."""
+        if self._is_replaced(group):
+            self._wake_answered(group.group_id)
+            return
+        if isinstance(group, ConvertibleGroup) and group.wants_downgrade:
+            group = self._downgrade(group, now)
         while writes := group.pop_writes():
             for write in writes:
                 self._store(group, write, now)
@@ -210,6 +302,11 @@ class GroupRegistry:
             if deadline < self._moment_of.get(group_id, math.inf):
                 self._moment_of[group_id] = deadline
                 heapq.heappush(self._moments, (deadline, group_id))
+
+    def _is_replaced(self, group: AnyGroup) -> bool:
+        """Whether a group has ended and is not kept any more; another may have its place."""
+        is_kept = group.group_id in self._deleting or self._groups.get(group.group_id) is group
+        return group.state == State.DEAD and not is_kept
 
     def _set_held(self, group_id: str, size: int) -> None:
         self.held_bytes += size - self._held_by.pop(group_id, 0)

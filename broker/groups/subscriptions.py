@@ -7,7 +7,7 @@ from typing import TypeAlias
 from minibroker.broker.groups.consumer_records import MemberMetadata
 from minibroker.broker.groups.topic_pattern import InvalidPatternError, TopicPattern
 from minibroker.broker.metadata.model import TopicImage
-from minibroker.broker.turns import Turn, Turns, without_pause
+from minibroker.broker.turns import Turn, Turns
 from minibroker.protocol.constants import INTERNAL_TOPICS
 
 Topics: TypeAlias = Mapping[str, TopicImage]
@@ -29,9 +29,8 @@ class PatternTopics:
         for name in names:
             is_match = self._known.get(name)
             if is_match is None:
-                is_match = name not in INTERNAL_TOPICS and self._pattern.matches(name)
-                if turn.is_over(1 + len(name) // 4):
-                    yield
+                is_internal = name in INTERNAL_TOPICS
+                is_match = not is_internal and (yield from self._pattern.matches(name, turn))
             known[name] = is_match
             if turn.is_over():
                 yield
@@ -44,6 +43,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._patterns: dict[str, PatternTopics] = {}
+        self._matching: dict[str | None, set[str]] = {None: set()}  # as last resolved
 
     def add(self, pattern: str) -> None:
         """Add a member's pattern. Raises `InvalidPatternError`."""
@@ -60,6 +60,7 @@ class Subscriptions:
         matching: dict[str | None, set[str]] = {None: set()}
         for pattern, names in list(self._patterns.items()):
             matching[pattern] = yield from names.matching(topics, turn)
+        self._matching = matching
         subscribed: dict[str, set[str]] = {}
         for member_id, member in list(members.items()):
             named = {topic for topic in member.topics if topic in topics}
@@ -68,19 +69,16 @@ class Subscriptions:
                 yield
         return subscribed
 
-
-def subscribed_topics(members: Iterable[MemberMetadata], topics: Iterable[str]) -> set[str]:
-    """Return those of these topics that match a member's pattern, and all topics that members
-    subscribe to by name."""
-    patterns: set[str] = set()
-    found: set[str] = set()
-    for member in members:
-        found.update(member.topics)
-        if member.pattern is not None:
-            patterns.add(member.pattern)
-    for names in filter(None, map(_stored, patterns)):
-        found |= without_pause(names.matching(topics, Turn()))
-    return found
+    def topics_of(self, members: Iterable[MemberMetadata]) -> set[str] | None:
+        """Return all topics that members subscribe to, those of patterns as they were resolved
+        last; None if a pattern was not."""
+        found: set[str] = set()
+        for member in members:
+            matching = self._matching.get(member.pattern)
+            if matching is None:
+                return None
+            found.update(member.topics, matching)
+        return found
 
 
 def _stored(pattern: str) -> PatternTopics | None:

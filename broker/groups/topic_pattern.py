@@ -2,7 +2,8 @@
 
 A client names the pattern, so none may take long: Python's `re` can backtrack for ever. A pattern
 becomes an automaton of at most `STATES_MAX` states. Matching keeps the set of states that the name
-can be in, and remembers where each set leads, so most names cost a look-up per character.
+can be in, and remembers where each set leads, so most names cost a look-up per character. One that
+is new costs as much as the set has states: so matching is a computation in turns.
 
 Only the characters of topic names count: a class of characters is the set of those in it. Groups,
 alternatives, repetitions, classes, escapes, `^`, `$` and the flag `(?i)` are known. What RE2 does
@@ -14,12 +15,15 @@ from collections.abc import Callable, Iterable
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Final, NamedTuple, TypeAlias
 
+from minibroker.broker.turns import Turn, Turns
+
 ALPHABET: Final = frozenset(ascii_letters + digits + "._-")  # of topic names
 CHARS_MAX: Final = 1000
-STATES_MAX: Final = 1000
+STATES_MAX: Final = 500
 DEPTH_MAX: Final = 50
 REPEAT_MAX: Final = 1000  # RE2's own limit
 STEPS_KEPT: Final = 2000
+STATES_OF_AN_ITEM: Final = 16  # that take as long as an item of a turn
 _WORD: Final = frozenset(ascii_letters + digits + "_")
 _SETS: Final[dict[str, frozenset[str]]] = {
     "d": frozenset(digits),
@@ -96,13 +100,17 @@ class TopicPattern:
         self._begin = self._automaton.closure((first,), "^")
         self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
-    def matches(self, name: str) -> bool:
-        """Whether the pattern matches a whole name."""
+    def matches(self, name: str, turn: Turn) -> Turns[bool]:
+        """Return whether the pattern matches a whole name."""
         now = self._begin
+        if turn.is_over(1 + len(name) // 16):
+            yield
         for char in name:
             following = self._steps.get((now, char))
             if following is None:
                 following = self._step(now, char)
+                if turn.is_over(1 + (len(now) + len(following)) // STATES_OF_AN_ITEM):
+                    yield
             if not following:
                 return False
             now = following

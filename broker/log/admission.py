@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.outcomes import DISK_FULL_TEXT, SHORTAGES, LogLimits, shortage_text
-from minibroker.protocol.constants import INT64_MAX, MAGIC, NO_TIMESTAMP, ErrorCode
+from minibroker.protocol.constants import INT64_MAX, MAGIC, NO_RECORD, NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,
     InvalidBatch,
@@ -50,7 +50,7 @@ def check_append(
 def _check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
     """Refuse negative timestamps and those outside the window, bounds included; no timestamp is
     always inside."""
-    for time in (header.base_timestamp, header.max_timestamp):
+    for number, time in enumerate((header.base_timestamp, header.max_timestamp)):
         if time < NO_TIMESTAMP:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is negative")
         if time == NO_TIMESTAMP:
@@ -65,6 +65,7 @@ def _check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> No
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {time} is {abs(time - now_ms)} ms {side} the broker's clock, and"
             f" message.timestamp.{name}.max.ms is {most}: timestamps are milliseconds since 1970",
+            NO_RECORD if number else 0,  # the header begins with the first record's
         )
 
 

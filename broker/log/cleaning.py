@@ -22,7 +22,7 @@ place of all other batches of which nothing stays comes a filler (`protocol.reco
 compacted log has no gaps, and its batches keep their leader epochs.
 
 Segments that are small after that are merged, up to `segment.bytes`. What takes long is yielded to
-a worker thread, in pieces of some ten kilobytes (`Steps`). `compaction.py` does this to a log.
+a worker thread, in pieces of some kilobytes (`Steps`). `compaction.py` does this to a log.
 """
 
 from bisect import bisect_right
@@ -64,7 +64,7 @@ from minibroker.protocol.records.retained import (
 )
 from minibroker.protocol.types import Buffer
 
-BYTES_AT_ONCE: Final = 64 * 1024  # read and copied in one step
+BYTES_AT_ONCE: Final = 16 * 1024  # read and copied in one step
 
 
 class Interrupted(Exception):

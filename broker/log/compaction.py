@@ -48,7 +48,6 @@ from minibroker.broker.log.outcomes import (
     LogLimits,
     LogLocation,
     require_descriptors,
-    shortage_text,
 )
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.segment import Segment
@@ -279,7 +278,6 @@ class Compaction:
         try:
             copied.write_indexes()
         except OSError as error:
-            if error.errno not in SHORTAGES:
-                raise
-            logger.warning("%s has no index yet: %s", copied.path, shortage_text(error))
+            what = "%s: its index cannot be written, and stays in memory until the next start: %s"
+            logger.warning(what, copied.path, error.strerror)
         copied.release_indexes()

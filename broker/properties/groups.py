@@ -133,6 +133,14 @@ class Groups:
         low=1,
         high=INT_MAX,
     )
+    group_consumer_migration_policy: str = setting(
+        "group.consumer.migration.policy",
+        Kind.TEXT,
+        "bidirectional",
+        "Which groups with members may be converted: from the classic to the consumer protocol "
+        "(upgrade), back (downgrade), both, or none.",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+    )
     group_consumer_assignors: str = setting(
         "group.consumer.assignors",
         Kind.WORDS,

@@ -11,7 +11,8 @@ request looks at it while it rests, so the cost of a request does not depend on 
 resting partitions. The time of a resting follower's last fetch is still needed; it is kept once for
 the whole session (`LastFetch`).
 
-A session belongs to no connection: a reader that reconnects continues with its id and next epoch.
+A session belongs to no connection: a reader that reconnects continues with its id and next epoch,
+on another wire, too. So a session takes only partitions that Kafka's wire can name.
 The epochs of a session are 1, 2, ...; a request out of that order is refused. So a lost answer is
 noticed, and the reader opens a new session. Ids are random, so that a reader from before a restart
 of the broker does not find another reader's session.
@@ -32,14 +33,20 @@ sessions. A session's reader then gets FETCH_SESSION_ID_NOT_FOUND, and opens ano
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, Final, cast
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Purgatory, Watch
 from minibroker.broker.replication.roles import LastFetch, Leader, Progress
 from minibroker.broker.server.request_memory import ELEMENT_BYTES, RequestMemory
 from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
-from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.constants import (
+    INT32_MAX,
+    NO_EPOCH,
+    NO_OFFSET,
+    TOPIC_NAME_CHARS_MAX,
+    ErrorCode,
+)
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
     SESSION_EPOCH_OPEN,
@@ -51,6 +58,7 @@ from minibroker.protocol.messages.fetch import (
 from minibroker.protocol.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
+TOPIC_ID_BYTES: Final = 16
 
 IDLE_S_MAX = 120.0
 SESSION_ID_MAX = 2**31 - 1
@@ -343,6 +351,10 @@ class FetchSessions:
         if request.forgotten_by_id:
             session.forget_by_id(request.forgotten_by_id)
         for some in at_once(request.partitions):
+            if not all(map(_is_legal, some)):
+                self.close(session.session_id)
+                what = "a topic's name, its id or the number of a partition is too long"
+                raise Refused(ErrorCode.INVALID_REQUEST, what)
             session.update(some)
             self._memory.set_held(session, session.size)
             if len(some) == AT_ONCE:
@@ -372,3 +384,11 @@ class FetchSessions:
             )
         session.advance(now)
         return session
+
+
+def _is_legal(request: PartitionFetch) -> bool:
+    return (
+        abs(request.partition) <= INT32_MAX
+        and len(request.topic) <= TOPIC_NAME_CHARS_MAX
+        and len(request.topic_id) in (0, TOPIC_ID_BYTES)
+    )

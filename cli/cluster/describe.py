@@ -27,7 +27,7 @@ from minibroker.cli.terminal import (
 
 if TYPE_CHECKING:
     from minibroker.client.admin import ClusterDescription, ReplicasReport
-    from minibroker.protocol.messages.configs import ConfigDescription
+    from minibroker.protocol.messages.config_descriptions import ConfigDescription
     from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
 COUNTS = {

@@ -32,7 +32,7 @@ from minibroker.cli.topic.compaction import LogCompaction, compactions_of
 if TYPE_CHECKING:
     from minibroker.broker.findings.partitions import Health
     from minibroker.client.blocking import Admin
-    from minibroker.protocol.messages.configs import ConfigDescription
+    from minibroker.protocol.messages.config_descriptions import ConfigDescription
     from minibroker.protocol.messages.metadata import TopicMetadata
 
 MIN_ISR = "min.insync.replicas"

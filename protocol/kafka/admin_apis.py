@@ -7,7 +7,7 @@ from minibroker.protocol.kafka.api import api_of
 CREATE_TOPICS: Final = api_of(
     19,
     "CreateTopics",
-    "0-4",
+    "0-7",
     """
     topics[
         name:string num_partitions:i32 replication_factor:i16
@@ -32,7 +32,7 @@ CREATE_TOPICS: Final = api_of(
 DELETE_TOPICS: Final = api_of(
     20,
     "DeleteTopics",
-    "0-5",
+    "0-6",
     """
     6+topics[name:string? topic_id:uuid] 0-5:topic_names:[string] timeout_ms:i32
     """,
@@ -68,6 +68,26 @@ DESCRIBE_ACLS: Final = api_of(
     resources[
         resource_type:i8 resource_name:string 1+pattern_type:i8=3
         acls[principal:string host:string operation:i8 permission_type:i8]
+    ]
+    """,
+    flexible=2,
+)
+DESCRIBE_LOG_DIRS: Final = api_of(
+    35,
+    "DescribeLogDirs",
+    "1-4",
+    "topics?[topic:string partitions:[i32]]",
+    """
+    throttle_time_ms:i32 3+error_code:i16
+    results[
+        error_code:i16 log_dir:string
+        topics[
+            name:string
+            partitions[
+                partition_index:i32 partition_size:i64 offset_lag:i64 is_future_key:bool
+            ]
+        ]
+        4+total_bytes:i64=-1 4+usable_bytes:i64=-1
     ]
     """,
     flexible=2,
@@ -171,6 +191,17 @@ DESCRIBE_CLUSTER: Final = api_of(
     cluster_id:string controller_id:i32=-1
     brokers[broker_id:i32 host:string port:i32 rack:string? 2+is_fenced:bool]
     cluster_authorized_operations:i32=-2147483648
+    """,
+    flexible=0,
+)
+LIST_CONFIG_RESOURCES: Final = api_of(
+    74,
+    "ListConfigResources",
+    "0-1",
+    "1+resource_types:[i8]",
+    """
+    throttle_time_ms:i32 error_code:i16
+    config_resources[resource_name:string 1+resource_type:i8=16]
     """,
     flexible=0,
 )

@@ -128,7 +128,7 @@ def _explanation(frame: memoryview, adapter: Adapter | None) -> str:
     api = adapter.api
     return (
         f", versions {api.first} to {api.last} of {api.name} are; client id {client_id!r}."
-        " A client that does not ask which versions are served must be set to those of Kafka 2.3"
+        " A client that does not ask which versions are served must be set to such"
     )
 
 

@@ -6,8 +6,9 @@ itself only; "" stands for what all brokers share beside their own files, which 
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import ConfigOperation, ConfigResourceType, ConfigSource
+from minibroker.protocol.constants import ConfigOperation, ConfigResourceType
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.topics import TopicResult
 
 
@@ -22,30 +23,14 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """The topics to describe with all properties, and other resources."""
+    """The topics to describe with all properties, and other resources. With `include_synonyms` each
+    property of a resource says where its value could come from; `exclude_documentation` leaves its
+    sentence out."""
 
     topics: tuple[str, ...] = ()
     resources: tuple[ConfigResource, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigDescription:
-    """One property as it is in force; `is_default` where the topic does not set it itself.
-
-    `source`: 1 the topic, 4 the broker's own settings, 5 the default; a broker that is told its
-    default counts as 5. `is_read_only`: it cannot be changed while the broker runs. The `value` of
-    one that `is_sensitive` is left out.
-    """
-
-    name: str
-    value: str = ""
-    is_default: bool = True
-    type: str = ""
-    unit: str = ""
-    documentation: str = ""
-    source: int = ConfigSource.DEFAULT
-    is_read_only: bool = False
-    is_sensitive: bool = False
+    include_synonyms: bool = False
+    exclude_documentation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +60,21 @@ class DescribeConfigsResponse:
 
     topics: tuple[TopicConfigs, ...] = ()
     resources: tuple[ResourceConfigs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+    """The types of the resources to list; none: all types."""
+
+    resource_types: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListConfigResourcesResponse:
+    """The resources that can have settings: topics and brokers."""
+
+    error: int = 0
+    resources: tuple[ConfigResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

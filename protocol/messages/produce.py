@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_RECORD, NO_TIMESTAMP
 from minibroker.protocol.types import EMPTY_RECORDS, NodeEndpoint, Records
 
 # Named tuples: these are made for every batch, and a frozen dataclass takes four times as long.
@@ -38,7 +38,8 @@ class PartitionProduced(NamedTuple):
     """The offset of the appended batch, or the error.
 
     `log_append_time_ms` is -1 unless the topic uses the append time. `leader_id` and `leader_epoch`
-    are a hint that comes with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH.
+    are a hint that comes with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH. `wrong_record` is the
+    number of the record in the batch for which it was refused; -1 if it is not for one.
     """
 
     topic: str
@@ -51,6 +52,7 @@ class PartitionProduced(NamedTuple):
     leader_id: int = NO_NODE
     leader_epoch: int = NO_EPOCH
     topic_id: bytes = b""
+    wrong_record: int = NO_RECORD
 
 
 class ProduceResponse(NamedTuple):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 
 DEFAULT_COUNT = -1
 
@@ -40,16 +41,19 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest(Request["CreateTopicsResponse"]):
-    """With `validate_only` everything is checked and nothing made."""
+    """With `validate_only` everything is checked and nothing made. With `include_configs` the
+    answer has the properties of each topic."""
 
     topics: tuple[NewTopic, ...] = ()
     timeout_ms: int = 30_000
     validate_only: bool = False
+    include_configs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The result for one topic. The counts are those of a created topic, else -1."""
+    """The result for one topic. The counts are those of a created topic, else -1. The name is ""
+    for an id that no topic has."""
 
     name: str
     error: int = 0
@@ -61,22 +65,25 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsResponse:
-    """A result for each topic of the request, in its order."""
+    """A result for each topic of the request, in its order; `configs`, if they were asked for, are
+    the properties of each, none for a topic that was refused."""
 
     topics: tuple[TopicResult, ...] = ()
+    configs: tuple[tuple[ConfigDescription, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
-    """The names of the topics to delete."""
+    """The names of topics to delete, and the ids of others."""
 
     topics: tuple[str, ...] = ()
     timeout_ms: int = 30_000
+    topic_ids: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsResponse:
-    """A result for each topic of the request, in its order."""
+    """A result for each topic of the request, in its order: first those of the names."""
 
     topics: tuple[TopicResult, ...] = ()
 

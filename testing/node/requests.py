@@ -10,10 +10,10 @@ The latest requests are recorded, each with the errors of its response.
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -31,10 +31,18 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetched,
 )
 from minibroker.protocol.messages.group_offsets import (
+    GroupOffsets,
+    GroupPartition,
     OffsetCommitResponse,
+    OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommitted,
     PartitionGroupOffset,
+)
+from minibroker.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupCoordinator,
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
 from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
@@ -45,6 +53,7 @@ RECORDED_MAX: Final = 20_000  # of clients, and as many of other brokers
 # The message for one partition, and the response that has them all.
 BY_PARTITION: Final[dict[int, tuple[type[Any], type[Any]]]] = {
     ApiKey.PRODUCE: (PartitionProduced, ProduceResponse),
+    ApiKey.FETCH: (PartitionFetched, FetchResponse),
     ApiKey.LIST_OFFSETS: (PartitionOffset, ListOffsetsResponse),
     ApiKey.OFFSET_COMMIT: (PartitionCommitted, OffsetCommitResponse),
 }
@@ -53,6 +62,9 @@ FETCH_SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
 )
+# The partitions that a request names, each with the topic's id if the request has that in place of
+# the name. The answer then has it, too.
+Named: TypeAlias = dict[TopicPartition, bytes]
 
 
 @dataclass(slots=True)
@@ -93,7 +105,7 @@ class FaultyDispatch:
         self._rules: dict[int, _ActiveRule] = {}
         self._held: dict[Watch, Purgatory] = {}
         self._held_count = Counter[str]()  # by peer
-        self._session_partitions: dict[str, dict[TopicPartition, None]] = {}  # by peer
+        self._session_partitions: dict[str, Named] = {}  # by peer
         self._from_clients = deque[ReceivedRequest](maxlen=RECORDED_MAX)
         self._from_brokers = deque[ReceivedRequest](maxlen=RECORDED_MAX)
 
@@ -119,13 +131,14 @@ class FaultyDispatch:
     ) -> HandlerResult:
         """Serve one request, or apply the first rule that matches it."""
         is_of_client = services.listener != self._listener
+        named = self._named(services, envelope, peer)
         received = ReceivedRequest(
             self._wall_ms() / 1000,
             ApiKey(envelope.api_key).name,
             envelope.version,
             envelope.client_id,
             is_of_client,
-            tuple(self._partitions_of(envelope, peer)),
+            tuple(named),
         )
         (self._from_clients if is_of_client else self._from_brokers).append(received)
         rule = self._match(received)
@@ -134,9 +147,9 @@ class FaultyDispatch:
         if expects_response(envelope) and (
             self._held_count[peer] or (rule is not None and rule.action == "hold")
         ):
-            held = self._hold(services, _copied(envelope), peer, received, rule)
+            held = self._hold(services, _copied(envelope), peer, received, named, rule)
             return _after_earlier_responses(held)
-        outcome = self._serve(services, envelope, peer, now, received, rule)
+        outcome = self._serve(services, envelope, peer, now, received, named, rule)
         if isinstance(outcome, Parked) and rule is not None and rule.action == "drop_response":
             return _after_earlier_responses(outcome)
         return outcome
@@ -155,12 +168,13 @@ class FaultyDispatch:
         peer: str,
         now: float,
         received: ReceivedRequest,
+        named: Named,
         rule: RequestRule | None,
     ) -> HandlerResult:
         if rule is not None and rule.action == "fail":
             if not expects_response(envelope):
                 raise HangUp("a test makes this request fail, which has no response")
-            return _recorded(_error_response(envelope, received.partitions, rule.code), received)
+            return _recorded(_error_response(envelope, named, rule.code), received)
         outcome = dispatch(services, envelope, peer, now)
         if rule is not None and rule.action == "drop_response":
             return _dropped(outcome, received)
@@ -172,6 +186,7 @@ class FaultyDispatch:
         envelope: RequestEnvelope,
         peer: str,
         received: ReceivedRequest,
+        named: Named,
         rule: RequestRule | None,
     ) -> Parked[Any]:
         """Return a parked request. It is served when its rule, or that of a request before it on
@@ -192,7 +207,7 @@ class FaultyDispatch:
                 self._held_count[peer] -= 1
                 other = None if rule is None or rule.action == "hold" else rule
                 try:
-                    outcome = self._serve(services, envelope, peer, now, received, other)
+                    outcome = self._serve(services, envelope, peer, now, received, named, other)
                 except HangUp as error:  # the session's writer expects another error
                     raise trio.BrokenResourceError(str(error)) from error
                 if isinstance(outcome, Generator):
@@ -224,10 +239,11 @@ class FaultyDispatch:
 
         return Parked((watch,), deadline, attempt, expire)
 
-    def _partitions_of(self, envelope: RequestEnvelope, peer: str) -> Iterable[TopicPartition]:
+    def _named(self, services: Services, envelope: RequestEnvelope, peer: str) -> Named:
         """Return the partitions that a request is about. A FETCH in a session names only the
         partitions that have changed, so those that it named before are remembered."""
-        named = dict.fromkeys(_named(envelope.message))
+        names = services.image.topic_names
+        named = dict(_named(envelope.message, names))
         request = envelope.message
         if not isinstance(request, FetchRequest) or request.session_epoch == SESSION_EPOCH_NONE:
             return named
@@ -235,6 +251,8 @@ class FaultyDispatch:
         known = self._session_partitions.get(peer, {}) if is_open else {}
         for name in request.forgotten:
             known.pop(name, None)
+        for each in request.forgotten_by_id:
+            known.pop(TopicPartition(names.get(each.topic_id, ""), each.partition), None)
         self._session_partitions[peer] = known | named
         return self._session_partitions[peer]
 
@@ -260,38 +278,71 @@ def _matches(rule: RequestRule, received: ReceivedRequest) -> bool:
     )
 
 
-def _named(message: Any) -> Iterable[TopicPartition]:
-    """Yield the partitions that a request names; -1 stands for a whole topic."""
-    for item in getattr(message, "partitions", None) or ():
-        yield TopicPartition(item.topic, item.partition)
+def _named(message: Any, names: Mapping[bytes, str]) -> Iterator[tuple[TopicPartition, bytes]]:
+    """Yield the partitions that a request names, each with its topic's id if that is in place of
+    the name; partition -1 stands for a whole topic. `names` are those of the ids."""
+    for part in (message, *(getattr(message, "groups", None) or ())):
+        for item in getattr(part, "partitions", None) or ():
+            topic_id = b"" if item.topic else getattr(item, "topic_id", b"")
+            name = names.get(topic_id, item.topic)
+            yield TopicPartition(name, item.partition), topic_id
     for item in getattr(message, "topics", None) or ():
-        yield TopicPartition(item if isinstance(item, str) else getattr(item, "name", ""), -1)
+        yield TopicPartition(item if isinstance(item, str) else getattr(item, "name", ""), -1), b""
+    for topic_id in getattr(message, "topic_ids", ()):
+        yield TopicPartition(names.get(topic_id, ""), -1), topic_id
 
 
-def _error_response(
-    envelope: RequestEnvelope, partitions: Sequence[TopicPartition], code: int
-) -> object:
+def _error_response(envelope: RequestEnvelope, named: Named, code: int) -> object:
     """Return the response that has this error for all that the request asks for."""
-    if envelope.api_key == ApiKey.FETCH:
-        if code in FETCH_SESSION_ERRORS:
-            return FetchResponse(code)
-        # No session, so that the client names all partitions again.
-        return FetchResponse(partitions=tuple(PartitionFetched(*each, code) for each in partitions))
+    request = envelope.message
+    if envelope.api_key == ApiKey.FETCH and code in FETCH_SESSION_ERRORS:
+        return FetchResponse(code)
     if envelope.api_key in BY_PARTITION:
+        # A FETCH has no session then, so that the client names all partitions again.
         partition_type, response_type = BY_PARTITION[envelope.api_key]
-        return response_type(tuple(partition_type(*each, code) for each in partitions))
-    if envelope.api_key == ApiKey.OFFSET_FETCH:
-        offsets = [PartitionGroupOffset(*each, code, metadata="") for each in partitions]
-        return OffsetFetchResponse(code, tuple(offsets))
+        return response_type(
+            partitions=tuple(
+                partition_type(*name, code, **({"topic_id": topic_id} if topic_id else {}))
+                for name, topic_id in named.items()
+            )
+        )
+    if isinstance(request, OffsetFetchRequest):
+        return _offsets_error(request, code)
+    if isinstance(request, FindCoordinatorRequest) and request.group_ids is not None:
+        coordinators = [GroupCoordinator(group, error=code) for group in request.group_ids]
+        return FindCoordinatorResponse(coordinators=tuple(coordinators))
     return APIS[ApiKey(envelope.api_key)].response(error=code)
+
+
+def _offsets_error(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
+    def offsets(partitions: Iterable[GroupPartition] | None) -> tuple[PartitionGroupOffset, ...]:
+        return tuple(
+            PartitionGroupOffset(
+                each.topic, each.partition, code, metadata="", topic_id=each.topic_id
+            )
+            for each in partitions or ()
+        )
+
+    if request.groups is None:
+        return OffsetFetchResponse(code, offsets(request.partitions))
+    groups = [
+        GroupOffsets(each.group_id, code, offsets(each.partitions)) for each in request.groups
+    ]
+    return OffsetFetchResponse(groups=tuple(groups))
 
 
 def _error_names(response: Any) -> tuple[str, ...]:
     """Return the names of the errors in a response, each once."""
-    partitions = getattr(response, "partitions", None) or ()
-    topics = getattr(response, "topics", None) or ()
-    codes = dict.fromkeys(getattr(each, "error", 0) for each in (response, *partitions, *topics))
+    codes = dict.fromkeys(getattr(each, "error", 0) for each in _parts(response))
     return tuple(_error_name(code) for code in codes if code)
+
+
+def _parts(response: Any) -> Iterator[Any]:
+    """Yield a response and all in it that may have an error."""
+    yield response
+    for name in ("partitions", "topics", "groups", "coordinators"):
+        for part in getattr(response, name, None) or ():
+            yield from _parts(part)
 
 
 def _error_name(code: int) -> str:

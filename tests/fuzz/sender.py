@@ -20,7 +20,7 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
 from minibroker.protocol.kafka.codec import decode
 from minibroker.protocol.rpc.codec import decode_response
-from tests.fuzz import kafka_frames, msgpack_frames
+from tests.fuzz import good_client, kafka_frames, msgpack_frames
 from tests.fuzz.frames import THOUSANDS, Frame, Twist
 from tests.fuzz.kafka_frames import KafkaFrames
 from tests.fuzz.known import Known
@@ -295,7 +295,7 @@ class Sender:
                             known.ends[_first(row, "topic", "name")] = part.base_offset
             case ApiKey.METADATA:
                 for topic in answer.topics:
-                    if getattr(topic, "topic_id", b""):
+                    if getattr(topic, "topic_id", b"") and topic.name != good_client.TOPIC:
                         known.topic_ids[topic.name] = topic.topic_id
 
 

@@ -71,6 +71,13 @@ def preparing(name: str) -> list[bytes]:
 
 def record(name: str, command: list[str], folder: Path = FOLDER) -> str:
     """Run a command against a broker, write its recording, and return its output."""
+    lines, text = recorded(name, command)
+    (folder / f"{name}.txt").write_text("".join(lines), encoding="ascii")
+    return text
+
+
+def recorded(name: str, command: list[str]) -> tuple[list[str], str]:
+    """Run a command against a broker. Return the lines of its recording, and its output."""
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryDirectory() as data:
         address = "{}:{}".format(*listener.getsockname())
         advertised = f"advertised.listeners=PLAINTEXT://{address}"
@@ -92,8 +99,7 @@ def record(name: str, command: list[str], folder: Path = FOLDER) -> str:
             thread.join()
     text = done.stdout.decode() + done.stderr.decode()
     assert done.returncode == 0, text
-    (folder / f"{name}.txt").write_text("".join(recorder.lines), encoding="ascii")
-    return text
+    return recorder.lines, text
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from minibroker.client import NewTopic
@@ -39,9 +40,12 @@ def consumer(bootstrap: str, group: str, *topics: str, **more: Any) -> Iterator[
         member.close()
 
 
-def poll_until(condition: Callable[[], bool], *members: Any) -> list[bytes]:
-    """Poll members until something holds; return the records."""
-    values: list[bytes] = []
+def poll_until(
+    condition: Callable[[], bool], *members: Any, into: list[bytes] | None = None
+) -> list[bytes]:
+    """Poll members until something holds; return the records, in a list of the caller's if there is
+    one."""
+    values: list[bytes] = [] if into is None else into
     deadline = time.monotonic() + WAIT_S_MAX
     while not condition():
         assert time.monotonic() < deadline, [member.assignment() for member in members]
@@ -124,6 +128,39 @@ def test_a_pattern_subscribes_to_topics_to_come(bootstrap: str, topic: str) -> N
         poll_until(lambda: owned(member) == {(f"{topic}-a", 0)}, member)
         admin.create_topics(NewTopic(f"{topic}-b", 2, 1))
         poll_until(lambda: len(owned(member)) == 3, member)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_of_both_protocols_divide_a_topic(
+    bootstrap: str, topic: str, strategy: str
+) -> None:
+    """A classic member's group is upgraded when a newer member joins, and downgraded when that one
+    leaves; each has its half meanwhile, and commits. The offsets stay."""
+    with Admin(bootstrap) as admin:
+        admin.create_topics(NewTopic(topic, PARTITIONS, 1))
+    values = write(bootstrap, topic)
+    classic = {
+        "group.protocol": "classic",
+        "partition.assignment.strategy": strategy,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 200,
+    }
+    kinds = confluent_kafka.ConsumerGroupType
+    with consumer(bootstrap, topic, topic, **classic) as old:
+        read = poll_until(lambda: len(owned(old)) == PARTITIONS, old)
+        assert describe(bootstrap, topic).type == kinds.CLASSIC
+        with consumer(bootstrap, topic, topic) as new:
+            read += poll_until(lambda: len(owned(old)) == len(owned(new)) == 2, old, new)
+            assert owned(old).isdisjoint(owned(new))
+            group = describe(bootstrap, topic)
+            assert (group.type, len(group.members)) == (kinds.CONSUMER, 2)
+            poll_until(lambda: set(read) == values, old, new, into=read)
+            for member in (old, new):
+                member.commit(asynchronous=False)
+        poll_until(lambda: len(owned(old)) == PARTITIONS, old)
+        assert describe(bootstrap, topic).type == kinds.CLASSIC
+        committed = old.committed([confluent_kafka.TopicPartition(*each) for each in owned(old)])
+        assert [each.offset for each in committed] == [RECORDS // PARTITIONS] * PARTITIONS
 
 
 def test_the_coordinator_is_killed(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ VARYING: Final = frozenset(
         "leader",
         "producer_id",
         "api_keys",
+        "supported_features",
+        "finalized_features",
+        "finalized_features_epoch",
     }
 )
 

@@ -135,6 +135,8 @@ class Totals:
         finally:
             if is_traced and scenario.watcher is not None and scenario.stage is not None:
                 lines = [*scenario.watcher.trace, *str(scenario.stage.group.history).split("\n")]
+                for history in scenario.stage.others.values():
+                    lines += str(history).split("\n")
                 print(*sorted(lines), sep="\n")
         self.virtual_s += result.virtual_s
         self.terms += result.terms

@@ -267,6 +267,8 @@ class Holdings:
                 since, timeout_s = self._closing.pop(event.who)
                 has_run_out = now >= since + time_to_commit_s(timeout_s)
                 ran_out = "its close ran out of time" if has_run_out else ""
+                if now > since + SESSION_S_MIN and self._answered.get(event.who, since) <= since:
+                    ran_out = ran_out or "its session may have ended in its close"
                 self._end(now, event.who, self.of(event.who), ran_out)
             case Crashed():
                 self._end(now, event.who, self.of(event.who), "it crashed")

@@ -11,6 +11,7 @@ its slot's next process is another one.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from minibroker.broker.groups.consumer_records import Partitions
 from minibroker.protocol.types import TopicPartition
 
 Places: TypeAlias = tuple[TopicPartition, ...]
@@ -140,10 +141,31 @@ class PutOut(NamedTuple):
     generation: int
 
 
+class BeatSent(NamedTuple):
+    """CONSUMER_GROUP_HEARTBEAT went out. `owned` is None where the member does not say what it
+    has; `instance` is that of a static member."""
+
+    who: str
+    number: int
+    instance: str | None
+    epoch: int
+    owned: Partitions | None
+
+
+class BeatAnswered(NamedTuple):
+    """It was answered. `places` is None where the assignment did not change."""
+
+    who: str
+    number: int
+    error: int
+    epoch: int
+    places: Partitions | None
+
+
 Event: TypeAlias = (
     Assigned | Revoked | Lost | Shown | Done | Closing | Closed | Crashed | CommitBegun
     | CommitEnded | CommitFailed | CommitSent | CommitAnswered | FetchSent | FetchAnswered
-    | Synced | PutOut
+    | Synced | PutOut | BeatSent | BeatAnswered
 )  # fmt: skip
 
 

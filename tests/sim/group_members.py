@@ -50,6 +50,7 @@ from tests.sim.workload import TOPIC, Clients
 
 GROUP = "readers"
 LONERS = "loners"  # the group of those who commit without being members
+CONSUMERS = "consumers"  # the group of the consumer protocol: `consumer_members.py`
 TRICKLE_S = 0.2
 SLOW_INTERVALS_MAX = 3.0  # longest time over a record, of max.poll.interval.ms: 30 s at most
 WILD_FATES = ("leave", "crash", "pause", "pause", "slow")
@@ -124,6 +125,7 @@ class Stage:
     fates: Fates
     group: Group = field(default_factory=Group)
     loners: Loners = field(default_factory=Loners)
+    others: dict[str, History] = field(default_factory=dict)  # of groups of other kinds, by name
     stop: trio.Event = field(default_factory=trio.Event)
     drained: trio.Event = field(default_factory=trio.Event)
     running: "dict[int, Life]" = field(default_factory=dict)  # by slot
@@ -131,8 +133,8 @@ class Stage:
 
     def note(self, group: str, event: Event) -> None:
         """It happens now. Raises `Violation`."""
-        history = self.group.history if group == GROUP else self.loners.history
-        history.note(trio.current_time(), event)
+        histories = {GROUP: self.group.history, LONERS: self.loners.history} | self.others
+        histories[group].note(trio.current_time(), event)
 
     def seams(self, who: str, host: str) -> tuple[Tap, Seams]:
         """For a process on a host."""

@@ -6,6 +6,9 @@ those that hit the coordinators most often. Then all is healed, and within a bou
 every record is delivered, the cluster is at rest, the group is stable with all its members, has
 read to the end and committed that; at last everybody closes, in time.
 
+Beside them most seeds have a group of the consumer protocol, whose members suffer in the same ways
+(`consumer_members.py`).
+
 Three kinds of seeds, one after the other:
 
 * calm: only brokers suffer. Then no member loses its generation, and every record is shown to the
@@ -23,6 +26,7 @@ from typing import NamedTuple
 
 import trio
 
+from minibroker.broker.groups.consumer_records import ConsumerKey
 from minibroker.broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -44,10 +48,18 @@ from minibroker.testing.cluster import (
 from tests.sim.checkers import Violation
 from tests.sim.cluster import FLUSHES, NETWORK, draw_settings, watch_until
 from tests.sim.compacted_tables import Table
+from tests.sim.consumer_checkers import judge_consumer_log
+from tests.sim.consumer_members import (
+    ConsumerFates,
+    ConsumerGroupSeen,
+    consumer_settings,
+    draw_consumer_fates,
+    play_consumer,
+)
 from tests.sim.faults import Chaos
 from tests.sim.group_checkers import judge_log
 from tests.sim.group_loners import commit_alone, look_on, open_loner
-from tests.sim.group_members import GROUP, LONERS, Stage, draw_fates, play, trickle
+from tests.sim.group_members import CONSUMERS, GROUP, LONERS, Stage, draw_fates, play, trickle
 from tests.sim.sights import Watcher
 from tests.sim.workload import REPLICAS, TOPIC, Clients, churn, insist, produce
 
@@ -130,6 +142,7 @@ class GroupScenario:
     replicas_type: type[Replicas] = Replicas
     watcher: Watcher | None = None
     stage: Stage | None = None
+    consumers: ConsumerGroupSeen | None = None
 
     @property
     def kind(self) -> str:
@@ -138,7 +151,11 @@ class GroupScenario:
 
     def draw_settings(self, world: SimulatedWorld) -> dict[str, str]:
         """What all brokers have in common."""
-        return draw_group_settings(world, FLUSHES[self.seed // len(KINDS) % len(FLUSHES)])
+        flush = FLUSHES[self.seed // len(KINDS) % len(FLUSHES)]
+        return draw_group_settings(world, flush) | consumer_settings(self._consumer_fates(world))
+
+    def _consumer_fates(self, world: SimulatedWorld) -> ConsumerFates:
+        return draw_consumer_fates(world, is_calm=self.kind != "wild")
 
     def draw_tables(self) -> dict[str, Table]:
         """Which topics are compacted."""
@@ -163,6 +180,8 @@ class GroupScenario:
                 must_keep_up=self.kind == "steady",
             )
             self.stage = stage = Stage(world, cluster.address, clients.partitions, fates)
+            self.consumers = ConsumerGroupSeen(self._consumer_fates(world))
+            stage.others[CONSUMERS] = self.consumers.history
             chaos = GroupChaos(world, cluster, watcher, settings["flush"] == "always")
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
@@ -189,14 +208,17 @@ class GroupScenario:
 
     async def _suffer(self, clients: Clients, stage: Stage, chaos: GroupChaos, slots: int) -> None:
         """Both phases."""
-        watcher = self.watcher
+        watcher, consumers = self.watcher, self.consumers
         assert watcher is not None
+        assert consumers is not None
         async with trio.open_nursery() as members:
             for slot in range(slots):
                 members.start_soon(play, stage, slot)
             for number in range(COMMITTERS):
                 members.start_soon(commit_alone, stage, number)
             members.start_soon(look_on, stage)
+            for slot in range(consumers.fates.slots):
+                members.start_soon(play_consumer, stage, consumers, slot)
             async with trio.open_nursery() as writers:
                 if self.kind == "steady":
                     writers.start_soon(trickle, clients)
@@ -215,6 +237,8 @@ class GroupScenario:
                 raise Violation(f"the producer does not get through; {watcher.unsettled()}")
             watcher.note("delivered")
             await self._settle(stage, watcher, slots)
+            with within(lambda: consumers.unstable(stage.partitions), STABLE_S_MAX):
+                await watch_until(watcher, lambda: not consumers.unstable(stage.partitions))
             stage.drained.set()
             members.cancel_scope.deadline = trio.current_time() + REST_S_MAX
         if members.cancel_scope.cancelled_caught:
@@ -236,7 +260,7 @@ class GroupScenario:
     async def _judge(self, clients: Clients, stage: Stage, watcher: Watcher) -> int:
         """When all have closed. Returns how many records were shown again."""
         committed = {}
-        for group in (GROUP, LONERS):
+        for group in (GROUP, LONERS, CONSUMERS):
             async with open_loner(stage, "judge", group) as loner:
                 committed[group] = await loner.committed()
         with within(watcher.unsettled, REST_S_MAX):
@@ -249,6 +273,7 @@ class GroupScenario:
         stage.group.closes.judge(trio.current_time())
         for records in self.stored_commits(watcher):
             judge_stored(records, committed)
+            judge_stored_consumers(records)
         if self.kind == "steady":
             holdings.judge_steady(GAP_S_MAX)
         if self.kind != "wild":
@@ -304,12 +329,25 @@ def judge_stored(
                 offsets[group][TopicPartition(topic, partition)] = offset
             case GroupKey(group), GroupMetadata() as generation:
                 metadata[group].append(generation)
+            case ConsumerKey() | GroupKey(), _:  # `judge_consumer_log` has those of its group
+                pass
             case unknown:
                 raise Violation(f"the log has {unknown}")
     for group in committed:
         judge_log(metadata[group])
         if offsets[group] != committed[group]:
             raise Violation(f"{group}: told is {committed[group]}, the log has {offsets[group]}")
+
+
+def judge_stored_consumers(records: Iterable[Record]) -> None:
+    """The log says nothing of the group of the consumer protocol that may not be. Raises
+    `Violation`."""
+    decoded = (decode(record.key, record.value) for record in records)
+    judge_consumer_log(
+        (key, value)
+        for key, value in decoded
+        if isinstance(key, ConsumerKey | GroupKey) and key.group_id == CONSUMERS
+    )
 
 
 def draw_group_settings(world: SimulatedWorld, flush: str) -> dict[str, str]:

@@ -15,9 +15,14 @@ from typing import Any
 
 import trio
 
+from minibroker.broker.groups.consumer_heartbeats import partitions_of
 from minibroker.client.net.network import Listener, Network, Stream
 from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -34,6 +39,8 @@ from minibroker.protocol.rpc.codec import decode_request, decode_response
 from minibroker.protocol.subscription import decode_assignment
 from minibroker.protocol.types import Buffer, Endpoint, Part, TopicPartition
 from tests.sim.group_events import (
+    BeatAnswered,
+    BeatSent,
     CommitAnswered,
     CommitSent,
     Event,
@@ -46,7 +53,13 @@ from tests.sim.group_events import (
 LENGTH = Struct(">I")
 # frame length, header length, one byte that begins the header's array: then the api's number.
 API_KEY_AT = 9
-HEARD = {ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT}
+HEARD = {
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+}
 # Its sender is no member any more. One of an old generation may still be one, and just about to
 # hear of the new one.
 NOT_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
@@ -199,6 +212,9 @@ def sent_event(who: str, number: int, request: object) -> Event | None:
             return CommitSent(who, number, request.generation, offsets)
         case OffsetFetchRequest():
             return FetchSent(who, number)
+        case ConsumerGroupHeartbeatRequest():
+            owned = partitions_of(request.owned)
+            return BeatSent(who, number, request.instance_id, request.member_epoch, owned)
     return None
 
 
@@ -228,4 +244,7 @@ def answered_event(who: str, number: int, request: object, answer: object) -> Ev
             return Synced(who, request.generation, member, places)
         case HeartbeatRequest(), HeartbeatResponse() if answer.error in NOT_A_MEMBER:
             return PutOut(who, request.generation)
+        case ConsumerGroupHeartbeatRequest(), ConsumerGroupHeartbeatResponse():
+            places = partitions_of(answer.assignment)
+            return BeatAnswered(who, number, answer.error, answer.member_epoch, places)
     return None

@@ -283,6 +283,19 @@ def test_a_group_that_has_not_read_to_the_end_is_found(log_end, committed):
         holdings.judge_end({P: log_end}, {P: committed})
 
 
+def test_a_close_without_a_coordinator_for_a_session_is_an_excuse():
+    """No commit could be sent, and the member's session has ended. One that is shorter is none."""
+    events = [Assigned("a", (P,)), *shown("a", 0), Done("a", P, 0), Closing("a", 10.0)]
+    again = [Assigned("b", (P,)), *shown("b", 0)]
+    checker = tell(Holdings(), *events, Revoked("a", (P,)), Closed("a"), *again)
+    assert checker.judge_once() == 1
+    checker = Holdings()
+    for now, event in enumerate([*events, Revoked("a", (P,)), Closed("a"), *again]):
+        checker.look(now / 10, event)
+    with pytest.raises(Violation, match="gave it back in order"):
+        checker.judge_once()
+
+
 def test_a_close_that_takes_too_long_is_found():
     """Longer than its time, or for ever; who crashes meanwhile need not come back."""
     checker = tell(PromptClose(), Closing("a", 5.0), Closing("b", 5.0), Crashed("b"))

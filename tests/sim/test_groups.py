@@ -22,6 +22,11 @@ FOUND_BY = {
     "serve-below-epoch-start": 3,
     "accept-old-generations": 154,
     "commit-delivered-records": 3,
+    "assign-before-revoked": 0,
+    "count-epochs-from-members": 0,
+    "commit-of-the-fenced": 0,
+    "forget-target-in-failover": 7,
+    "convert-without-instance-ids": 5,
 }
 
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,12 +80,14 @@ def java(*arguments: str, heap: tuple[str, ...] = ("-Xmx256M",)) -> list[str]:
 
 
 class ApacheKafka:
-    """Nodes 1 to `count`, started when it is made; with the face of `ClusterProcesses`."""
+    """Nodes 1 to `count`, started when it is made; with the face of `ClusterProcesses`. `settings`
+    are laid over the others."""
 
-    def __init__(self, root: Path, count: int) -> None:
+    def __init__(self, root: Path, count: int, settings: Mapping[str, str]) -> None:
         base = free_base_port(2 * count)
         self._addresses = [f"127.0.0.1:{base + node}" for node in range(count)]
         self._root = root
+        self._settings = settings
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         voters = [f"{node + 1}@127.0.0.1:{base + count + node}" for node in range(count)]
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -136,6 +138,7 @@ class ApacheKafka:
                 f"default.replication.factor={copies}",
                 f"min.insync.replicas={min(2, copies)}",
                 "group.initial.rebalance.delay.ms=0",
+                *(f"{name}={value}" for name, value in self._settings.items()),
             )
         )
 
@@ -148,13 +151,13 @@ class ApacheKafka:
 
 
 @contextmanager
-def running_kafka(count: int) -> Iterator[ApacheKafka]:
+def running_kafka(count: int, settings: Mapping[str, str] | None = None) -> Iterator[ApacheKafka]:
     """A cluster that answers; its data is gone afterwards."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     with TemporaryDirectory(prefix="kafka-bench-") as directory:
-        kafka = ApacheKafka(Path(directory), count)
+        kafka = ApacheKafka(Path(directory), count, settings or {})
         try:
             admin = AdminClient({"bootstrap.servers": kafka.addresses, "log_level": 0})
             deadline = time.monotonic() + READY_S_MAX

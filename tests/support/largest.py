@@ -37,6 +37,7 @@ NUMBERS: Final = {
     "count": 2,
     "replication_factor": 1,
     "resource_type": 2,
+    "resource_types": 2,
     "config_operation": 0,
     "operation": 0,
     "election_type": 0,

@@ -12,8 +12,15 @@ from minibroker.protocol.messages.fetch import (
     FetchResponse,
     PartitionFetch,
 )
-from minibroker.protocol.messages.produce import ProduceResponse
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.messages.group_offsets import (
+    GroupPartition,
+    GroupPartitions,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
+from minibroker.protocol.types import TopicIdPartition, TopicPartition
 from minibroker.testing.node.faults import RequestRule
 from minibroker.testing.node.requests import FaultyDispatch
 from tests.unit.connections import VERSIONS, Client, fetch_of, produce_of, serving
@@ -121,6 +128,83 @@ async def test_a_failed_fetch_ends_the_session_of_its_client(
         ("FETCH_SESSION_ID_NOT_FOUND",),
     ]
     assert {each.partitions for each in requests.received(None)} == {(TopicPartition("t", 0),)}
+
+
+async def test_requests_that_name_topics_by_ids_are_met(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A rule names the topic, and a recorded request, too. The failed answer has the id, a session
+    knows what it forgets."""
+    topic_id, name = b"i" * 16, TopicPartition("t", 0)
+    fetch = PartitionFetch("", 0, 0, topic_id=topic_id)
+    requests = faulty()
+    async with serving(dispatch=requests) as server:
+        client = await server.connect()
+
+        async def fetched(epoch: int, *forgotten: TopicIdPartition) -> FetchResponse:
+            partitions = () if epoch else (fetch,)
+            request = FetchRequest(
+                -1,
+                0,
+                partitions=partitions,
+                session_id=session_id,
+                session_epoch=epoch,
+                is_by_id=True,
+                forgotten_by_id=forgotten,
+            )
+            await client.send((ApiKey.FETCH, request))
+            _, answer = await client.receive(ApiKey.FETCH)
+            assert isinstance(answer, FetchResponse)
+            return answer
+
+        session_id = 0
+        session_id = (await fetched(0)).session_id
+        assert session_id
+        assert not (await fetched(1, TopicIdPartition(topic_id, 0))).partitions
+        rules = [
+            RequestRule(number, api, "fail", error="NOT_LEADER_OR_FOLLOWER", topic="t")
+            for number, api in enumerate(("FETCH", "PRODUCE"), 1)
+        ]
+        requests.set(rules)
+        assert not (await fetched(2)).partitions
+        session_id = 0
+        [failed] = (await fetched(0)).partitions
+        assert (failed.error, failed.topic_id) == (rules[0].code, topic_id)
+        batch = PartitionProduce("", 0, b"", topic_id)
+        await client.send((ApiKey.PRODUCE, ProduceRequest(1, 1_000, (batch,))))
+        _, produced = await client.receive(ApiKey.PRODUCE)
+        assert isinstance(produced, ProduceResponse)
+        [refused] = produced.partitions
+        assert (refused.error, refused.topic_id) == (rules[1].code, topic_id)
+    met = [(each.rule, each.partitions) for each in requests.received(None)]
+    assert met == [(0, (name,)), (0, ()), (0, ()), (1, (name,)), (2, (name,))]
+
+
+async def test_requests_about_several_groups_fail_for_each(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As Kafka's newer versions ask; the error stands beside each group."""
+    error = "COORDINATOR_NOT_AVAILABLE"
+    apis = (ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR)
+    rules = [RequestRule(number, api.name, "fail", error=error) for number, api in enumerate(apis)]
+    requests = faulty(*rules)
+    groups = (GroupPartitions("a", (GroupPartition("t", 0),)), GroupPartitions("b"))
+    async with serving(dispatch=requests) as server:
+        client = await server.connect()
+        await client.send((apis[0], OffsetFetchRequest("", groups=groups)))
+        _, offsets = await client.receive(apis[0])
+        assert isinstance(offsets, OffsetFetchResponse)
+        assert [(each.group_id, each.error) for each in offsets.groups] == [("a", 15), ("b", 15)]
+        assert [each.error for each in offsets.groups[0].partitions] == [15]
+        await client.send((apis[1], FindCoordinatorRequest("", group_ids=("a", "b"))))
+        _, found = await client.receive(apis[1])
+        assert isinstance(found, FindCoordinatorResponse)
+        assert [(each.group_id, each.error) for each in found.coordinators] == [
+            ("a", 15),
+            ("b", 15),
+        ]
+    assert [each.errors for each in requests.received(None)] == [(error,), (error,)]
+    assert [each.partitions for each in requests.received(None)] == [(TopicPartition("t", 0),), ()]
 
 
 async def test_a_request_of_a_broker_is_not_among_those_of_clients(

@@ -58,14 +58,14 @@ def describe_topic_partitions(
     if request.cursor is not None:
         names = names[bisect_left(names, request.cursor.topic) :]
         if names and names[0] == request.cursor.topic:
-            start = max(0, request.cursor.partition)
+            start = request.cursor.partition
     room = max(1, min(request.partitions_max, PARTITIONS_MAX))
     topics: list[TopicMetadata] = []
     turn = Turn()
     for name in names:
         if not room:
             return DescribeTopicPartitionsResponse(tuple(topics), TopicCursor(name))
-        topics.append(_topic(image, name, start, room))
+        topics.append(_topic(image, name, start, room) if start >= 0 else _wrong_cursor(name))
         told = len(topics[-1].partitions)
         end, start = start + told, 0
         if not topics[-1].error and end < len(image.topics[name].partitions):
@@ -88,6 +88,10 @@ def _topic(image: ClusterImage, name: str, start: int, count: int) -> TopicMetad
     return TopicMetadata(
         name, 0, topic.id, is_internal, partitions, topic.creation, TOPIC_OPERATIONS
     )
+
+
+def _wrong_cursor(name: str) -> TopicMetadata:
+    return TopicMetadata(name, ErrorCode.INVALID_REQUEST)
 
 
 def _image(services: Services) -> ClusterImage:

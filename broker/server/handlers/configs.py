@@ -1,4 +1,4 @@
-"""DESCRIBE_CONFIGS for topics and this broker, and ALTER_CONFIGS for topics.
+"""DESCRIBE_CONFIGS for topics and this broker, LIST_CONFIG_RESOURCES, ALTER_CONFIGS for topics.
 
 The properties of a resource that a request names several times are looked up once, and entries that
 are equal are answered once.
@@ -6,6 +6,7 @@ are equal are answered once.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Parked
@@ -13,16 +14,19 @@ from minibroker.broker.server.handlers.topics import late
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turns, at_once
 from minibroker.protocol.constants import ConfigResourceType, ErrorCode
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    ConfigDescription,
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ResourceConfigs,
     TopicConfigs,
 )
+from minibroker.protocol.topic_names import is_topic_name
 
 RESOURCES_AT_ONCE = 20  # each has some dozens of properties
 ALTER_WAIT_S = 8.0  # below the time-out of clients; the request has none
@@ -34,7 +38,7 @@ def describe(
     """Return the properties in force of the topics, or of this broker, that are asked for."""
     topic = ConfigResourceType.TOPIC
     named = yield from _describe_all(
-        services, (ConfigResource(topic, name) for name in request.topics)
+        services, (ConfigResource(topic, name) for name in request.topics), request
     )
     topics: list[TopicConfigs] = []
     for some in at_once(named):
@@ -43,12 +47,12 @@ def describe(
         ]
         if len(some) == AT_ONCE:
             yield
-    resources = yield from _describe_all(services, request.resources)
+    resources = yield from _describe_all(services, request.resources, request)
     return DescribeConfigsResponse(tuple(topics), resources)
 
 
 def _describe_all(
-    services: Services, resources: Iterable[ConfigResource]
+    services: Services, resources: Iterable[ConfigResource], request: DescribeConfigsRequest
 ) -> Turns[tuple[ResourceConfigs, ...]]:
     known: dict[tuple[int, str], ResourceConfigs] = {}
     described = []
@@ -60,19 +64,24 @@ def _describe_all(
             seen.add(asked)
             key = asked.resource_type, asked.name
             if key not in known:
-                known[key] = _describe(services, *key)
+                known[key] = _describe(services, *key, request)
             described.append(_of_these_names(known[key], asked.properties))
         if len(some) == RESOURCES_AT_ONCE:
             yield
     return tuple(described)
 
 
-def _describe(services: Services, kind: int, name: str) -> ResourceConfigs:
-    """Return all properties of a resource."""
+def _describe(
+    services: Services, kind: int, name: str, request: DescribeConfigsRequest
+) -> ResourceConfigs:
+    """Return all properties of a resource, as detailed as the request asks for."""
     try:
-        return ResourceConfigs(kind, name, configs=_configs_of(services, kind, name))
+        configs = _configs_of(services, kind, name, with_synonyms=request.include_synonyms)
     except Refused as refused:
         return ResourceConfigs(kind, name, refused.code, refused.message)
+    if request.exclude_documentation:
+        configs = tuple([replace(one, documentation="") for one in configs])
+    return ResourceConfigs(kind, name, configs=configs)
 
 
 def _of_these_names(whole: ResourceConfigs, names: tuple[str, ...] | None) -> ResourceConfigs:
@@ -83,14 +92,20 @@ def _of_these_names(whole: ResourceConfigs, names: tuple[str, ...] | None) -> Re
     return replace(whole, configs=tuple([one for one in whole.configs if one.name in chosen]))
 
 
-def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescription, ...]:
+def _configs_of(
+    services: Services, kind: int, name: str, *, with_synonyms: bool
+) -> tuple[ConfigDescription, ...]:
     """Return every property of a resource. Raises `Refused`."""
     if kind == ConfigResourceType.TOPIC:
+        if not is_topic_name(name):
+            what = f"no topic can have the name {name!r}"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = services.image.topics.get(name)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         own = services.config.own_settings(name)
-        return services.config.describe_topic({**own, **topic.configs})
+        settings = {**own, **topic.configs}
+        return services.config.describe_topic(settings, with_synonyms=with_synonyms)
     if kind != ConfigResourceType.BROKER:
         what = f"there is no resource type {kind} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
@@ -98,7 +113,31 @@ def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescrip
     if name not in ("", str(node_id)):
         what = f"this is broker {node_id}, which describes itself only, not {name!r}"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
-    return services.config.describe_broker() if name else ()
+    return services.config.describe_broker(with_synonyms=with_synonyms) if name else ()
+
+
+LISTED_TYPES: Final = (ConfigResourceType.TOPIC, ConfigResourceType.BROKER)
+EMPTY_TYPES: Final = (ConfigResourceType.CLIENT_METRICS,)
+
+
+def list_resources(
+    services: Services, request: ListConfigResourcesRequest, now: float
+) -> Turns[ListConfigResourcesResponse]:
+    """Return the resources of these types. Of some types of Kafka there are none."""
+    kinds = {*request.resource_types}
+    if kinds.difference(LISTED_TYPES, EMPTY_TYPES):
+        return ListConfigResourcesResponse(ErrorCode.UNSUPPORTED_VERSION)
+    image = services.image  # one image for all turns: it is never changed, only replaced
+    found: list[ConfigResource] = []
+    for kind in LISTED_TYPES:
+        if kinds and kind not in kinds:
+            continue
+        names = image.topics if kind == ConfigResourceType.TOPIC else map(str, image.brokers)
+        for some in at_once(names):
+            found += [ConfigResource(kind, name) for name in some]
+            if len(some) == AT_ONCE:
+                yield
+    return ListConfigResourcesResponse(0, tuple(found))
 
 
 def alter(

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import trio
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.consumer_heartbeats import check, growth
+from minibroker.broker.groups.convertible_group import ConvertibleGroup
 from minibroker.broker.groups.coordinator import Serving
 from minibroker.broker.groups.member import Client, Ticket
 from minibroker.broker.replication.purgatory import Parked
@@ -53,7 +53,8 @@ def _heartbeat(
         raise Refused(ErrorCode.INVALID_REQUEST, "the group id must not be empty")
     serving = services.groups.serving(request.group_id, now)
     check(request, services.groups.consumer_limits)
-    group = _group_of(serving, request, now)
+    group = yield from _group_of(services, serving, request, now)
+    now = trio.current_time()
     registry = serving.registry
     if request.member_epoch < JOIN_EPOCH:
         ticket = group.leave(request, now)
@@ -82,11 +83,12 @@ def _heartbeat(
 
 
 def _group_of(
-    serving: Serving, request: ConsumerGroupHeartbeatRequest, now: float
-) -> ConsumerGroup:
+    services: Services, serving: Serving, request: ConsumerGroupHeartbeatRequest, now: float
+) -> Turns[ConvertibleGroup]:
     """Return the group. Raises `Refused` if there is none, unless the member joins."""
     if request.member_epoch == JOIN_EPOCH:
-        return serving.registry.consumers_or_make(request.group_id, now)
+        topics, registry = services.image.topics, serving.registry
+        return (yield from registry.consumers_or_make(request.group_id, topics, trio.current_time))
     group = serving.registry.consumers(request.group_id, now)
     if group is None:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group of this protocol")

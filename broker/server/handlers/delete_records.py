@@ -60,6 +60,9 @@ class _DeleteRecords:
                 what = f"{name.topic} {INTERNAL_TOPICS[name.topic]}"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = services.partition(name, asked.topic_id)
+            if not partition.settings.does_delete:
+                what = f"cleanup.policy of {name.topic} is {partition.settings.cleanup_policy}"
+                raise Refused(ErrorCode.POLICY_VIOLATION, what)
             if services.may_be_replaced(name, now):
                 services.refuse_if_abandoned(partition.leader(), now)
             offset = services.replicas.delete_records(partition, asked.offset)

@@ -22,7 +22,6 @@ from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.coordinator import Serving
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
-    INT32_MAX,
     CommittedOffset,
     Key,
     OffsetKey,
@@ -30,12 +29,11 @@ from minibroker.broker.groups.records import (
 )
 from minibroker.broker.groups.registry import append_error
 from minibroker.broker.groups.shard import Shard
-from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if, without_pause
-from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.constants import INT32_MAX, NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     GroupOffsets,
     GroupPartition,
@@ -416,8 +414,7 @@ def delete(
         return OffsetDeleteResponse(partitions=(yield from results(asked, refusals, error)))
 
     try:
-        topics = {key[0] for key in asked}
-        serving, subscribed = _check_delete(services, request.group_id, topics, now)
+        serving, subscribed = _check_delete(services, request.group_id, now)
     except Refused as refused:
         return OffsetDeleteResponse(refused.code)
     records: Records = []
@@ -435,7 +432,7 @@ def delete(
 
     def check(now: float) -> Serving:
         """Check again, after a pause, that no member reads what is deleted."""
-        serving, now_subscribed = _check_delete(services, request.group_id, topics, now)
+        serving, now_subscribed = _check_delete(services, request.group_id, now)
         if not now_subscribed <= subscribed:
             raise Refused(ErrorCode.NON_EMPTY_GROUP, "its members changed their subscriptions")
         return serving
@@ -443,18 +440,14 @@ def delete(
     return (yield from _write(services, serving, records, answer, turn, now, check))
 
 
-def _check_delete(
-    services: Services, group_id: str, topics: Iterable[str], now: float
-) -> tuple[Serving, set[str]]:
+def _check_delete(services: Services, group_id: str, now: float) -> tuple[Serving, set[str]]:
     """Return the group's coordinator and its subscribed topics. Raises `Refused` if offsets of the
     group cannot be deleted here and now."""
     serving = services.groups.serving(group_id, now)
     group = serving.registry.find(group_id, now)
     if group is None:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group")
-    if isinstance(group, ConsumerGroup):
-        return serving, group.subscribed_topics(topics)
-    subscribed = set() if group.state is State.EMPTY else group.subscribed_topics()
+    subscribed = group.subscribed_topics()
     if subscribed is None:
         raise Refused(ErrorCode.NON_EMPTY_GROUP, "the topics of its members are not known")
     return serving, subscribed

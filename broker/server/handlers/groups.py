@@ -14,9 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 import trio
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.groups.consumer_records import NO_PARTITIONS
+from minibroker.broker.groups.convertible_group import ConvertibleGroup, by_id
 from minibroker.broker.groups.coordinator import Coordinator, Serving, check_group_id
+from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.member import Client, Ticket
-from minibroker.broker.groups.registry import append_error
+from minibroker.broker.groups.registry import GroupRegistry, append_error
 from minibroker.broker.groups.states import State
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
@@ -43,6 +46,7 @@ PREFIX_CHARS_MAX = 255  # of a member's id that begins with its client's
 
 Deleted = groups.DeleteGroupsResponse
 Finding: TypeAlias = groups.FindCoordinatorResponse | Parked[groups.FindCoordinatorResponse]
+Joining: TypeAlias = groups.JoinGroupResponse | Parked[groups.JoinGroupResponse]
 Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
 
 
@@ -161,24 +165,81 @@ def _found(services: Services, keeper: BrokerImage | None) -> groups.FindCoordin
 
 def join(
     services: Services, request: groups.JoinGroupRequest, client: Client, now: float
-) -> groups.JoinGroupResponse | Parked[groups.JoinGroupResponse]:
-    """Add a member; only this request creates a group. `client` is for descriptions only."""
+) -> Joining | Turns[Joining]:
+    """Add a member; only this request and a heartbeat of the newer protocol create a group.
+    `client` is for descriptions only."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
         if request.member_id:
-            known = registry.get(request.group_id, now)
+            known = registry.find(request.group_id, now)
             if known is None:
                 unknown = _unknown(services, request.group_id, now)
                 return groups.JoinGroupResponse(unknown, member_id=request.member_id)
             group = known
         else:
             group = registry.get_or_make(request.group_id, now)
-        services.groups.check_room(group.growth(request))
+        services.groups.check_room(group.growth_of_join(request))
     except Refused as refused:
         return groups.JoinGroupResponse(refused.code, member_id=request.member_id)
     prefix = request.instance_id or client.client_id
     fresh_id = services.groups.fresh_id(prefix[:PREFIX_CHARS_MAX])
+    if isinstance(group, ConvertibleGroup):
+        return _join_consumers(services, registry, group, request, client, fresh_id, now)
+    return _join_classic(services, registry, group, request, client, fresh_id, now)
+
+
+def _join_classic(
+    services: Services,
+    registry: GroupRegistry,
+    group: Group,
+    request: groups.JoinGroupRequest,
+    client: Client,
+    fresh_id: str,
+    now: float,
+) -> Joining:
     ticket = group.join(request, client, fresh_id, now)
+    registry.wait_for(group, ticket)
+    registry.follow_up(group, now)
+    services.groups.review()
+    return _answer(services, request.group_id, ticket, now)
+
+
+def _join_consumers(
+    services: Services,
+    registry: GroupRegistry,
+    group: ConvertibleGroup,
+    request: groups.JoinGroupRequest,
+    client: Client,
+    fresh_id: str,
+    now: float,
+) -> Turns[Joining]:
+    """Add a classic member to a group of the consumer protocol, or take it a step further."""
+    member_id = request.member_id or fresh_id
+    try:
+        subscription = group.check_join(request, member_id)
+        if request.needs_member_id:
+            return groups.JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id=fresh_id)
+        group.receive_join(request, subscription, client, member_id, now)
+        registry.follow_up(group, now)
+        topics, turn = services.image.topics, Turn()
+        if group.needs_review(topics):
+            for _ in group.review(topics):
+                yield
+                turn.pauses += 1
+            now = trio.current_time()
+            registry.follow_up(group, now)
+        again = services.groups.serving(request.group_id, now).registry
+        found = again.find(request.group_id, now)
+        if again is registry and isinstance(found, Group):  # it was converted
+            return _join_classic(services, registry, found, request, client, fresh_id, now)
+        if again is not registry or found is not group:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group began again")
+        # A process that has just begun has no partitions yet.
+        owned = by_id(subscription.owned, topics) if request.member_id else NO_PARTITIONS
+        ticket = group.answer_join(member_id, owned, now)
+    except Refused as refused:
+        error = services.groups.sure_error(request.group_id, refused.code, now)
+        return groups.JoinGroupResponse(error, member_id=request.member_id)
     registry.wait_for(group, ticket)
     registry.follow_up(group, now)
     services.groups.review()
@@ -198,10 +259,17 @@ def sync(
             # know this error.
             return groups.SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS)
         return groups.SyncGroupResponse(refused.code)
-    group = registry.get(request.group_id, now)
+    group = registry.find(request.group_id, now)
     if group is None:
         return groups.SyncGroupResponse(_unknown(services, request.group_id, now))
-    ticket = group.sync(request, now)
+    if isinstance(group, ConvertibleGroup):
+        try:
+            ticket = group.sync(request, services.image.topic_names, now)
+        except Refused as refused:
+            error = services.groups.sure_error(request.group_id, refused.code, now)
+            return groups.SyncGroupResponse(error)
+    else:
+        ticket = group.sync(request, now)
     registry.wait_for(group, ticket)
     registry.follow_up(group, now)
     services.groups.review()
@@ -240,10 +308,12 @@ def heartbeat(
         return groups.HeartbeatResponse(refused.code)
     if registry is None:
         return groups.HeartbeatResponse(is_loading=True)
-    group = registry.get(request.group_id, now)
+    group = registry.find(request.group_id, now)
     if group is None:
         return groups.HeartbeatResponse(_unknown(services, request.group_id, now))
     error = group.heartbeat(request, now)
+    if isinstance(group, ConvertibleGroup):
+        registry.follow_up(group, now)
     return groups.HeartbeatResponse(services.groups.sure_error(request.group_id, error, now))
 
 
@@ -283,7 +353,7 @@ def _leave_at_once(
 ) -> list[ErrorCode]:
     """Remove members; return the error for each. Raises `Refused` as `serving` does."""
     registry = services.groups.serving(group_id, now).registry
-    group = registry.get(group_id, now)
+    group = registry.find(group_id, now)
     if group is None:
         return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
     errors = group.leave_all(leaving, now)

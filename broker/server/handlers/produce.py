@@ -190,6 +190,7 @@ class _Produce:
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message, topic_id)
+            failure = failure._replace(wrong_record=refused.record)
             self._log_refusal(name, refused, now)
             if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
@@ -276,7 +277,7 @@ class _Produce:
             raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
         if keyless is not None:
             what = f"record {keyless} of the batch has no key, which a compacted topic needs"
-            raise Refused(ErrorCode.INVALID_RECORD, what)
+            raise Refused(ErrorCode.INVALID_RECORD, what, keyless)
         if max_timestamp is not None:
             stamp_max_timestamp(batch, max_timestamp)
         return True

@@ -4,11 +4,14 @@ At any other broker the answer is NOT_CONTROLLER for each topic; METADATA names 
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import Turn, Turns
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -24,11 +27,40 @@ Response = TypeVar("Response")
 
 def create(
     services: Services, request: CreateTopicsRequest, now: float
-) -> Parked[CreateTopicsResponse]:
+) -> Parked[CreateTopicsResponse | Turns[CreateTopicsResponse]]:
     """Create topics. After REQUEST_TIMED_OUT a topic may still be created."""
 
     names = [topic.name for topic in request.topics]
-    return _by_controller(services, request, names, now, CreateTopicsResponse)
+    parked = _by_controller(services, request, names, now, CreateTopicsResponse)
+
+    def attempt(now: float) -> CreateTopicsResponse | Turns[CreateTopicsResponse] | None:
+        answer = parked.attempt(now)
+        if answer is None or not request.include_configs:
+            return answer
+        return _with_configs(services, request, answer)
+
+    return Parked(parked.keys, parked.deadline, attempt, parked.expire)
+
+
+def _with_configs(
+    services: Services, request: CreateTopicsRequest, answer: CreateTopicsResponse
+) -> Turns[CreateTopicsResponse]:
+    """Add the properties of the topics. Equal descriptions are one object, however many topics
+    there are."""
+    config = services.config
+    known: dict[ConfigDescription, ConfigDescription] = {}
+    described: list[tuple[ConfigDescription, ...]] = []
+    turn = Turn()
+    for wanted, result in zip(request.topics, answer.topics, strict=True):
+        if result.error:
+            described.append(())
+            continue
+        own = {one.name: one.value for one in wanted.configs}
+        configs = config.describe_topic({**config.own_settings(wanted.name), **own})
+        described.append(tuple([known.setdefault(one, one) for one in configs]))
+        if turn.is_over(len(configs)):
+            yield
+    return replace(answer, configs=tuple(described))
 
 
 def delete(
@@ -36,7 +68,14 @@ def delete(
 ) -> Parked[DeleteTopicsResponse]:
     """As `create`."""
 
-    return _by_controller(services, request, request.topics, now, DeleteTopicsResponse)
+    def expire() -> DeleteTopicsResponse:
+        by_id = tuple(
+            TopicResult("", ErrorCode.REQUEST_TIMED_OUT, services.why_late(), topic_id)
+            for topic_id in request.topic_ids
+        )
+        return DeleteTopicsResponse(late(services, request.topics) + by_id)
+
+    return services.run_by_controller(request, now, request.timeout_ms, expire)
 
 
 def create_partitions(
@@ -50,7 +89,7 @@ def create_partitions(
 
 def _by_controller(
     services: Services,
-    request: CreateTopicsRequest | DeleteTopicsRequest | CreatePartitionsRequest,
+    request: CreateTopicsRequest | CreatePartitionsRequest,
     names: Iterable[str],
     now: float,
     response: Callable[[tuple[TopicResult, ...]], Response],

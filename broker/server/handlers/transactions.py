@@ -336,14 +336,14 @@ def list_transactions(
     turn, answer_size = Turn(), 0
     found = chain.from_iterable(list(shard.table.transactions.items()) for shard in shards)
     for transactional_id, present in found:
-        if turn.is_over(1 + (len(transactional_id) // 4 if pattern is not None else 0)):
+        if turn.is_over():
             yield
         is_old = present.is_open and present.started_ms < begun_by
         if (
             (states and present.state not in states)
             or (producer_ids and present.producer_id not in producer_ids)
             or (request.duration_ms >= 0 and not is_old)
-            or (pattern is not None and not pattern.matches(transactional_id))
+            or (pattern is not None and not (yield from pattern.matches(transactional_id, turn)))
         ):
             continue
         answer_size += ITEM_BYTES + len(transactional_id)

@@ -158,6 +158,11 @@ def all_at_once(turns: Generator[None, None, Item]) -> Item:
             return converted
 
 
+def host_text(host: str) -> str:
+    """Return a member's host as Kafka spells it, which takes it from Java."""
+    return f"/{host}" if host and not host.startswith("/") else host
+
+
 def cut_text(message: str | None) -> str | None:
     """Return an error's text, truncated since it may quote a request of any length."""
     return message and message[:MESSAGE_CHARS_MAX]

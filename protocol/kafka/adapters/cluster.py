@@ -22,6 +22,7 @@ from minibroker.protocol.messages.cluster import (
     DescribeTopicPartitionsResponse,
     TopicCursor,
 )
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -31,6 +32,7 @@ from minibroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
+    TopicMetadata,
 )
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
@@ -43,6 +45,7 @@ from minibroker.protocol.messages.topics import (
     NewPartitions,
     NewTopic,
     ReplicaAssignment,
+    TopicResult,
 )
 from minibroker.protocol.types import TopicPartition
 
@@ -75,7 +78,6 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
     shape = apis.METADATA.response
     topics, brokers = shape.of("topics"), shape.of("brokers")
     known = {broker.node_id for broker in answer.brokers if not broker.is_fenced}
-    null_name = None if version >= BY_ID_SINCE else ""
     return shape.make(
         brokers=[
             brokers.make(broker.node_id, broker.host, broker.port, broker.rack)
@@ -87,7 +89,7 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
         topics=Converted(
             lambda topic: topics.make(
                 topic.error,
-                topic.name or null_name,
+                _name_of(topic, version),
                 topic.topic_id,
                 topic.is_internal,
                 Converted(partial(_partition, known), topic.partitions),
@@ -97,6 +99,12 @@ def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
         ),
         cluster_authorized_operations=answer.authorized_operations,
     )
+
+
+def _name_of(topic: TopicMetadata, version: Version) -> str | None:
+    """Return the name for an answer: null for an id that is unknown."""
+    is_null = version >= BY_ID_SINCE and not topic.name and topic.topic_id != NO_TOPIC_ID
+    return None if is_null else topic.name
 
 
 def _partition(known: set[int], one: PartitionMetadata) -> Any:
@@ -131,17 +139,39 @@ def _create_topics_request(asked: Any, version: Version) -> CreateTopicsRequest:
         )
         for topic in asked.topics
     )
-    return CreateTopicsRequest(topics, asked.timeout_ms, bool(asked.validate_only))
+    return CreateTopicsRequest(
+        topics, asked.timeout_ms, bool(asked.validate_only), version >= CONFIGS_SINCE
+    )
+
+
+CONFIGS_SINCE: Final[Version] = 5  # of CreateTopics
+_CREATED: Final = admin_apis.CREATE_TOPICS.response.of("topics")
+_MAKE_CREATED: Final = _CREATED.make
+_MAKE_CREATED_CONFIG: Final = _CREATED.of("configs").make
 
 
 def _create_topics_response(answer: CreateTopicsResponse, version: Version) -> Any:
-    make = admin_apis.CREATE_TOPICS.response.of("topics").make
-    return admin_apis.CREATE_TOPICS.response.make(
-        topics=Converted(
-            lambda one: make(one.name, bytes(16), one.error, cut_text(one.error_message)),
-            answer.topics,
-        )
+    configs = answer.configs or [()] * len(answer.topics)
+    results = [*zip(answer.topics, configs, strict=True)]
+    return admin_apis.CREATE_TOPICS.response.make(topics=Converted(_created, results))
+
+
+def _created(result: tuple[TopicResult, tuple[ConfigDescription, ...]]) -> Any:
+    one, configs = result
+    return _MAKE_CREATED(
+        one.name,
+        one.topic_id,
+        one.error,
+        cut_text(one.error_message),
+        one.partition_count,
+        one.replication_factor,
+        Converted(_created_config, configs),
     )
+
+
+def _created_config(one: ConfigDescription) -> Any:
+    value = None if one.is_sensitive else one.value
+    return _MAKE_CREATED_CONFIG(one.name, value, one.is_read_only, one.source, one.is_sensitive)
 
 
 def _create_partitions_request(asked: Any, version: Version) -> CreatePartitionsRequest:
@@ -167,14 +197,29 @@ def _create_partitions_response(answer: CreatePartitionsResponse, version: Versi
 
 
 def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
-    return DeleteTopicsRequest(tuple(asked.topic_names), asked.timeout_ms)
+    """Convert the request. From version 6 on each topic has a name or an id."""
+    if version < DELETE_BY_ID_SINCE:
+        return DeleteTopicsRequest(tuple(asked.topic_names), asked.timeout_ms)
+    names = tuple([one.name for one in asked.topics if one.name is not None])
+    ids = tuple([one.topic_id for one in asked.topics if one.topic_id != NO_TOPIC_ID])
+    if len(names) + len(ids) != len(asked.topics):
+        raise ProtocolError("a topic to delete has either a name or an id")
+    return DeleteTopicsRequest(names, asked.timeout_ms, ids)
+
+
+DELETE_BY_ID_SINCE: Final[Version] = 6
 
 
 def _delete_topics_response(answer: DeleteTopicsResponse, version: Version) -> Any:
     make = admin_apis.DELETE_TOPICS.response.of("responses").make
     return admin_apis.DELETE_TOPICS.response.make(
         responses=Converted(
-            lambda one: make(one.name, bytes(16), one.error, cut_text(one.error_message)),
+            lambda one: make(
+                one.name or (None if any(one.topic_id) else ""),
+                one.topic_id,
+                one.error,
+                cut_text(one.error_message),
+            ),
             answer.topics,
         )
     )

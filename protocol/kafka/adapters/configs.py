@@ -3,39 +3,51 @@
 from functools import partial
 from typing import Any, Final
 
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ApiKey, ConfigResourceType
 from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
 from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     ConfigChange,
-    ConfigDescription,
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ResourceConfigs,
     TopicConfigChanges,
 )
 from minibroker.protocol.messages.topics import TopicResult
 
 # Kafka's numbers for types of settings (KIP-569), by our names.
-CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "double": 6, "listeners": 7, "names": 7}
+CONFIG_TYPES: Final = {
+    "boolean": 1,
+    "int": 5,
+    "double": 6,
+    "list": 7,
+    "listeners": 7,
+    "names": 7,
+}
 STRING_TYPE: Final = 2
 
 
 def _describe_request(asked: Any, version: Version) -> DescribeConfigsRequest:
+    """Convert the request. An empty list of keys means all, as null does."""
     resources = tuple(
         ConfigResource(
             one.resource_type,
             one.resource_name,
-            None if one.configuration_keys is None else tuple(one.configuration_keys),
+            tuple(one.configuration_keys) if one.configuration_keys else None,
         )
         for one in asked.resources
     )
-    return DescribeConfigsRequest(resources=resources)
+    return DescribeConfigsRequest(
+        (), resources, bool(asked.include_synonyms), not asked.include_documentation
+    )
 
 
 def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any:
@@ -44,6 +56,7 @@ def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any
 
 _RESULTS: Final = admin_apis.DESCRIBE_CONFIGS.response.of("results")
 _MAKE_CONFIG: Final = _RESULTS.of("configs").make
+_MAKE_SYNONYM: Final = _RESULTS.of("configs").of("synonyms").make
 
 
 def _described(one: ResourceConfigs) -> Any:
@@ -64,9 +77,9 @@ def _described_config(config: ConfigDescription) -> Any:
         config.is_default,
         config.source,
         config.is_sensitive,
-        [],
+        [_MAKE_SYNONYM(one.name, one.value, one.source) for one in config.synonyms],
         CONFIG_TYPES.get(config.type, STRING_TYPE),
-        config.documentation,
+        config.documentation or None,
     )
 
 
@@ -108,7 +121,25 @@ def _alter_response(api: KafkaApi, answer: AlterConfigsResponse, version: Versio
     return api.response.make(0, Converted(altered, results))
 
 
+def _list_request(asked: Any, version: Version) -> ListConfigResourcesRequest:
+    """Convert the request. Version 0 lists the subscriptions to metrics of clients."""
+    types = asked.resource_types if version else [ConfigResourceType.CLIENT_METRICS]
+    return ListConfigResourcesRequest(tuple(types))
+
+
+def _list_response(answer: ListConfigResourcesResponse, version: Version) -> Any:
+    make = admin_apis.LIST_CONFIG_RESOURCES.response.of("config_resources").make
+    resources = Converted(lambda one: make(one.name, one.resource_type), answer.resources)
+    return admin_apis.LIST_CONFIG_RESOURCES.response.make(0, answer.error, resources)
+
+
 ADAPTERS: Final = (
+    Adapter(
+        admin_apis.LIST_CONFIG_RESOURCES,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        _list_request,
+        _list_response,
+    ),
     Adapter(
         admin_apis.DESCRIBE_CONFIGS,
         ApiKey.DESCRIBE_CONFIGS,

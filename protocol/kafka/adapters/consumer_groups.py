@@ -5,7 +5,13 @@ from typing import Any, Final
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.kafka import apis
-from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, Converted, cut_text
+from minibroker.protocol.kafka.adapters.adapter import (
+    Adapter,
+    Array,
+    Converted,
+    cut_text,
+    host_text,
+)
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -96,7 +102,7 @@ def _member(one: DescribedConsumer) -> Any:
         one.rack_id,
         one.member_epoch,
         one.client_id,
-        one.client_host,
+        host_text(one.client_host),
         one.topics,
         one.pattern,
         _assignment("assignment", one.assignment),

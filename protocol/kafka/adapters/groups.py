@@ -15,6 +15,7 @@ from minibroker.protocol.kafka.adapters.adapter import (
     by_topic,
     by_topic_id,
     cut_text,
+    host_text,
 )
 from minibroker.protocol.kafka.schema import Struct, Version
 from minibroker.protocol.messages.group_offsets import (
@@ -204,7 +205,7 @@ def _described_member(one: MemberDescription) -> Any:
         one.member_id,
         one.instance_id,
         one.client_id,
-        one.client_host,
+        host_text(one.client_host),
         one.metadata,
         one.assignment,
     )

@@ -11,6 +11,7 @@ from minibroker.protocol.constants import (
     MAX_TIMESTAMP,
     NO_EPOCH,
     NO_NODE,
+    NO_RECORD,
     UNKNOWN_TIMESTAMP,
     ApiKey,
     ErrorCode,
@@ -88,6 +89,7 @@ def _produce_request(asked: Any, version: Version) -> ProduceRequest:
 
 _PRODUCED_TOPIC = apis.PRODUCE.response.of("responses").make
 _PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
+_WRONG = apis.PRODUCE.response.of("responses").of("partition_responses").of("record_errors").make
 _PRODUCED_LEADER = (
     apis.PRODUCE.response.of("responses").of("partition_responses").of("current_leader").make
 )
@@ -102,14 +104,15 @@ def _produce_response(answer: ProduceResponse, version: Version) -> Any:
 
 def _produced(one: PartitionProduced) -> Any:
     is_hint = one.leader_epoch != NO_EPOCH
+    text = cut_text(one.error_message)
     return _PRODUCED(
         one.partition,
         _error_by_id(one) if one.error and one.topic_id else one.error,
         one.base_offset,
         one.log_append_time_ms,
         one.log_start,
-        (),
-        cut_text(one.error_message),
+        () if one.wrong_record == NO_RECORD else (_WRONG(one.wrong_record, text),),
+        text,
         _PRODUCED_LEADER(one.leader_id, one.leader_epoch) if is_hint else None,
     )
 
@@ -133,7 +136,7 @@ def _fetch_request(asked: Any, version: Version) -> FetchRequest:
             partition.partition,
             partition.fetch_offset,
             partition.partition_max_bytes,
-            partition.current_leader_epoch,
+            max(NO_EPOCH, partition.current_leader_epoch),
             partition.last_fetched_epoch,
             topic_id=topic.topic_id if is_by_id else b"",
         )

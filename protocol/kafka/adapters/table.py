@@ -11,6 +11,7 @@ from minibroker.protocol.kafka.adapters import (
     configs,
     consumer_groups,
     groups,
+    log_dirs,
     records,
     transactions,
 )
@@ -24,18 +25,27 @@ def _api_versions_request(asked: Any, version: Version) -> ApiVersionsRequest:
     return ApiVersionsRequest(asked.client_software_name, asked.client_software_version)
 
 
+_LEVEL_0_SINCE: Final[Version] = 4  # before, no feature may begin with 0
+
+
 def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any:
-    """Convert the answer, with the apis of this wire in place of those of the other."""
+    """Convert the answer, with the apis of this wire in place of those of the other, and with the
+    features that all brokers have."""
     row = apis.API_VERSIONS.response.of("api_keys").make
     rows = [row(key, one.api.first, one.api.last) for key, one in sorted(ADAPTERS.items())]
     return apis.API_VERSIONS.response.make(
-        answer.error, rows, 0, _SUPPORTED, FEATURES_EPOCH, _FINALIZED
+        answer.error,
+        rows,
+        supported_features=_SUPPORTED if version >= _LEVEL_0_SINCE else [],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=_FINALIZED,
     )
 
 
-# The features of Kafka that clients look for. transaction.version 2 is KIP-890: the clients' second
-# protocol of transactions. They are the same in each broker of this version, so their epoch is 0.
-FEATURES: Final = {"transaction.version": SECOND_PROTOCOL}
+# The features of Kafka that clients look for. group.version 1 is the consumer protocol of groups
+# (KIP-848), transaction.version 2 the second protocol of transactions (KIP-890). All brokers of this
+# version have the same, so their epoch is 0.
+FEATURES: Final = {"group.version": 1, "transaction.version": SECOND_PROTOCOL}
 FEATURES_EPOCH: Final = 0
 _SUPPORTED: Final = [
     apis.API_VERSIONS.response.of("supported_features").make(name, 0, level)
@@ -57,6 +67,7 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *consumer_groups.ADAPTERS,
         *configs.ADAPTERS,
         *acls.ADAPTERS,
+        *log_dirs.ADAPTERS,
         *transactions.ADAPTERS,
         _API_VERSIONS,
     )

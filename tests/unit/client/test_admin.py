@@ -15,10 +15,10 @@ from minibroker.protocol.messages.brokers import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    ConfigDescription,
     ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,

@@ -258,6 +258,31 @@ def test_a_deletion_leaves_a_tombstone():
     ]
 
 
+def test_topics_are_deleted_by_their_ids():
+    """Behind those that are named. An id that no topic has is unknown, also if one had it."""
+    state = create(EMPTY, NewTopic("t"), NewTopic("u"), NewTopic("v")).state
+    first, second = state.topics["t"].id, state.topics["u"].id
+    request = DeleteTopicsRequest(("t",), topic_ids=(second, b"x" * 16, first, second))
+    plan = without_pause(plan_delete(state, request))
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert [(one.name, one.topic_id, one.error) for one in plan.answer.topics] == [
+        ("t", first, 0),
+        ("u", second, 0),
+        ("", b"x" * 16, unknown),
+        ("", first, unknown),
+        ("", second, unknown),
+    ]
+    assert plan.state.topics.keys() == {"v"}
+    refused = refuse(request, ErrorCode.NOT_CONTROLLER, "ask another").topics
+    assert [(one.name, one.topic_id[:1]) for one in refused] == [
+        ("t", b"\0"),
+        ("", second[:1]),
+        ("", b"x"),
+        ("", first[:1]),
+        ("", second[:1]),
+    ]
+
+
 def test_what_was_written_in_part_is_there_or_not():
     """Of a plan whose first writes alone were made, each topic is as before or as after it, and
     what else there is of it is known as left over."""
@@ -296,6 +321,7 @@ def test_settings_are_changed_one_by_one():
     ("name", "change", "error"),
     [
         ("none", ("flush", "never"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a b", ("flush", "never"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("t", ("flush", "now"), ErrorCode.INVALID_CONFIG),
         ("t", ("flash", "never"), ErrorCode.INVALID_CONFIG),
         ("t", ("flash", None), ErrorCode.INVALID_CONFIG),

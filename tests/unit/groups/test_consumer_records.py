@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.groups.consumer_records import (
+    ClassicMember,
+    ClassicProtocol,
     ConsumerKey,
     ConsumerRecord,
     ConsumerValue,
@@ -58,6 +60,18 @@ VECTORS: dict[str, tuple[ConsumerKey, str, ConsumerValue, str]] = {
         MemberMetadata("i", None, "app", "/h", ("t", "u"), "x.*", 60_000, "range"),
         "0000 02 69 00 04 617070 03 2f68 03 02 74 02 75 04 782e2a 0000ea60 06 72616e6765 00",
     ),
+    "classic member": (
+        ConsumerKey(ConsumerRecord.MEMBER, "grp", "m"),
+        "0005 0003 677270 0001 6d",
+        MemberMetadata(
+            topics=("t",),
+            rebalance_timeout_ms=60_000,
+            classic=ClassicMember(10_000, (ClassicProtocol("range", b"\1\2"),)),
+        ),
+        # One tagged field, number 0, of 17 bytes: it is there; the time-out; one protocol.
+        "0000 00 00 01 01 02 02 74 00 0000ea60 00"
+        " 01 00 11 01 00002710 02 06 72616e6765 03 0102 00 00",
+    ),
     "target": (
         ConsumerKey(ConsumerRecord.TARGET, "grp"),
         "0006 0003 677270",
@@ -101,9 +115,9 @@ def test_each_kind_has_kafkas_bytes(vector: tuple[ConsumerKey, str, ConsumerValu
 
 
 def test_tagged_fields_of_others_are_skipped() -> None:
-    """Kafka writes more: a classic member's metadata, the epoch of each partition's assignment."""
+    """Kafka may write more: the epoch of each partition's assignment."""
     key, key_hex, value, value_hex = VECTORS["member"]
-    tagged = bytes.fromhex(value_hex)[:-1] + b"\x01\x00\x03abc"
+    tagged = bytes.fromhex(value_hex)[:-1] + b"\x01\x07\x03abc"
     assert decode(bytes.fromhex(key_hex), tagged) == (key, value)
 
 

@@ -2,12 +2,23 @@
 
 import random
 import re
+from collections.abc import Iterable
 
 import pytest
 
-from minibroker.broker.groups.topic_pattern import STATES_MAX, InvalidPatternError, TopicPattern
+from minibroker.broker.groups.topic_pattern import (
+    STATES_MAX,
+    STATES_OF_AN_ITEM,
+    InvalidPatternError,
+    TopicPattern,
+)
+from minibroker.broker.turns import AT_ONCE, Turn, without_pause
 
 NAMES = ["", "a", "b", "ab", "abc", "aab", "orders", "orders.eu", "Orders", "o-1", "o_2", "x.y.z"]
+
+
+def matches(pattern: TopicPattern, name: str) -> bool:
+    return without_pause(pattern.matches(name, Turn()))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +59,7 @@ def test_a_pattern_matches_what_re_matches(text: str) -> None:
     """Whole names, as `re.fullmatch`."""
     pattern = TopicPattern(text)
     for name in NAMES:
-        assert pattern.matches(name) == bool(re.fullmatch(text, name)), name
+        assert matches(pattern, name) == bool(re.fullmatch(text, name)), name
 
 
 def test_random_patterns_match_what_re_matches() -> None:
@@ -62,14 +73,14 @@ def test_random_patterns_match_what_re_matches() -> None:
         )
         pattern = TopicPattern(text)
         for name in names:
-            assert pattern.matches(name) == bool(re.fullmatch(text, name)), (text, name)
+            assert matches(pattern, name) == bool(re.fullmatch(text, name)), (text, name)
 
 
 @pytest.mark.parametrize("text", ["[[:digit:]]+", r"o-[[:^alpha:]]"])
 def test_posix_classes_are_known(text: str) -> None:
     """`re` does not have these."""
-    assert TopicPattern(text).matches("7" if text.endswith("+") else "o-7")
-    assert not TopicPattern(text).matches("x")
+    assert matches(TopicPattern(text), "7" if text.endswith("+") else "o-7")
+    assert not matches(TopicPattern(text), "x")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +122,32 @@ def test_no_pattern_takes_long() -> None:
     """A pattern on which `re` backtracks for ever is matched in few steps: as many sets of states
     as the name has characters."""
     pattern = TopicPattern("(a*)*(a|aa)+(a{0,50}){0,3}b")
-    assert not pattern.matches("a" * 249)
+    assert not matches(pattern, "a" * 249)
     assert len(pattern._steps) <= 249
     assert len(pattern._automaton.states) < STATES_MAX
+
+
+@pytest.mark.parametrize(
+    "text", ["(.?){150}", ".*[ab].{200}", "((a?|b?|c?){60})", "(.*[ab].{200})*"]
+)
+def test_a_pattern_with_many_states_is_matched_in_turns(text: str) -> None:
+    """The sets of states are large and new at each character: a turn ends after some milliseconds,
+    inside of a name, too."""
+    rng = random.Random(1)
+    name = "".join(rng.choices("abc", k=249))
+    turn = Turn()
+    pattern, visited = TopicPattern(text), 0
+    closure = pattern._automaton.closure
+
+    def counted(states: Iterable[int], anchors: str) -> frozenset[int]:
+        nonlocal visited
+        found = closure(states, anchors)
+        visited += len(found)
+        return found
+
+    pattern._automaton.closure = counted  # type: ignore[method-assign]
+    longest = 0
+    for _ in pattern.matches(name, turn):
+        longest, visited = max(longest, visited), 0
+    assert turn.pauses > 2
+    assert longest <= STATES_OF_AN_ITEM * AT_ONCE + STATES_MAX

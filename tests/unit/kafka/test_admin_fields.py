@@ -5,12 +5,22 @@ import pytest
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka import admin_apis, apis
 from minibroker.protocol.kafka.wire import decode_request
+from minibroker.protocol.messages.api_versions import ApiVersionsResponse
 from minibroker.protocol.messages.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     TopicCursor,
+)
+from minibroker.protocol.messages.config_descriptions import ConfigDescription, ConfigSynonym
+from minibroker.protocol.messages.configs import (
+    ConfigResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ResourceConfigs,
 )
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -23,9 +33,26 @@ from minibroker.protocol.messages.leaders import (
     ElectLeadersResponse,
     PartitionElected,
 )
-from minibroker.protocol.messages.metadata import BrokerMetadata, PartitionMetadata, TopicMetadata
+from minibroker.protocol.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogSize,
+)
+from minibroker.protocol.messages.metadata import (
+    BrokerMetadata,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
-from minibroker.protocol.messages.topics import DeleteTopicsResponse, TopicResult
+from minibroker.protocol.messages.topics import (
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    TopicResult,
+)
+from minibroker.protocol.types import TopicPartition
 from tests.unit.kafka.frames import answer_to, request
 
 
@@ -106,3 +133,140 @@ def test_a_producer_names_its_id() -> None:
     assert message == InitProducerIdRequest(None, 7, 2, 9)
     message = decode_request(request(apis.INIT_PRODUCER_ID, 2, None, 9))[0].message
     assert message == InitProducerIdRequest(None, -1, -1, 9)
+
+
+def test_settings_are_described_as_far_as_is_asked_for() -> None:
+    """No keys are all of them, whether null or empty. What is left out is null."""
+    api = admin_apis.DESCRIBE_CONFIGS
+    for keys in ([], None):
+        frame = request(api, 4, [(2, "t", keys)], True, False)
+        expected = DescribeConfigsRequest((), (ConfigResource(2, "t"),), True, True)
+        assert decode_request(frame)[0].message == expected
+    config = ConfigDescription(
+        "cleanup.policy",
+        "compact",
+        type="list",
+        source=1,
+        synonyms=(ConfigSynonym("cleanup.policy", "compact", 1), ConfigSynonym("log", "delete")),
+    )
+    message = DescribeConfigsResponse(resources=(ResourceConfigs(2, "t", configs=(config,)),))
+    (told,) = answer_to(frame, api, message).results[0].configs
+    assert (told.config_type, told.documentation) == (7, None)
+    assert [tuple(one) for one in told.synonyms] == [
+        ("cleanup.policy", "compact", 1),
+        ("log", "delete", 5),
+    ]
+
+
+def test_a_wrong_record_is_named() -> None:
+    """From version 8 of Produce on, beside the reason for the whole batch."""
+    refused = PartitionProduced("t", 0, 87, error_message="no key", wrong_record=3)
+    message = ProduceResponse((refused, PartitionProduced("t", 1, 5)))
+    frame = request(apis.PRODUCE, 8, None, 1, 1, [])
+    wrong, other = answer_to(frame, apis.PRODUCE, message).responses[0].partition_responses
+    assert [tuple(one) for one in wrong.record_errors] == [(3, "no key")]
+    assert (wrong.error_message, [*other.record_errors]) == ("no key", [])
+
+
+def test_a_negative_leader_epoch_is_none() -> None:
+    """As in Kafka, whichever it is."""
+    partition = {"partition": 0, "current_leader_epoch": -2, "fetch_offset": 0}
+    topics = apis.FETCH.request.of("topics")
+    asked = topics.make(
+        "t", partitions=[topics.of("partitions").make(**partition, partition_max_bytes=1)]
+    )
+    message = decode_request(request(apis.FETCH, 11, topics=[asked], max_wait_ms=1, min_bytes=1))[
+        0
+    ].message
+    assert message.partitions[0].leader_epoch == -1
+
+
+def test_only_an_unknown_id_has_no_name() -> None:
+    """An empty name stays one."""
+    topics = (TopicMetadata("", 17), TopicMetadata("", 100, b"i" * 16))
+    message = MetadataResponse((), "c", 1, topics)
+    value = answer_to(request(apis.METADATA, 12, []), apis.METADATA, message)
+    assert [one.name for one in value.topics] == ["", None]
+
+
+def test_features_are_announced() -> None:
+    """Those that clients look for, from version 3 on; that 0 is a level, from version 4 on."""
+    told = [
+        answer_to(request(apis.API_VERSIONS, version), apis.API_VERSIONS, ApiVersionsResponse())
+        for version in (3, 4)
+    ]
+    assert [[tuple(one) for one in each.supported_features] for each in told] == [
+        [],
+        [("group.version", 0, 1), ("transaction.version", 0, 2)],
+    ]
+    for each in told:
+        assert each.finalized_features_epoch == 0
+        assert [tuple(one) for one in each.finalized_features] == [
+            ("group.version", 1, 1),
+            ("transaction.version", 2, 2),
+        ]
+
+
+def test_a_created_topic_is_told() -> None:
+    """With its id, counts and settings from version 5 and 7 on."""
+    api = admin_apis.CREATE_TOPICS
+    assert not decode_request(request(api, 4, []))[0].message.include_configs
+    frame = request(api, 7, [])
+    assert decode_request(frame)[0].message.include_configs
+    config = ConfigDescription("flush", "never", source=1)
+    message = CreateTopicsResponse(
+        (TopicResult("t", 0, None, b"i" * 16, 3, 2), TopicResult("u", 36, "is there")),
+        ((config,), ()),
+    )
+    made, refused = answer_to(frame, api, message).topics
+    assert (made.topic_id, made.num_partitions, made.replication_factor) == (b"i" * 16, 3, 2)
+    assert [tuple(one) for one in made.configs] == [("flush", "never", False, 1, False)]
+    assert (refused.error_code, refused.num_partitions, [*refused.configs]) == (36, -1, [])
+
+
+def test_topics_are_deleted_by_their_ids() -> None:
+    """From version 6 on; an id that no topic has is answered without a name."""
+    api = admin_apis.DELETE_TOPICS
+    one, other = b"i" * 16, b"j" * 16
+    frame = request(api, 6, [("t", bytes(16)), (None, one), (None, other)], timeout_ms=9)
+    assert decode_request(frame)[0].message == DeleteTopicsRequest(("t",), 9, (one, other))
+    for wrong in (("t", one), (None, bytes(16))):
+        with pytest.raises(ProtocolError, match="a name or an id"):
+            decode_request(request(api, 6, [wrong]))
+    results = (TopicResult("t"), TopicResult("u", topic_id=one), TopicResult("", 100, None, other))
+    told = answer_to(frame, api, DeleteTopicsResponse(results)).responses
+    assert [(each.name, each.topic_id) for each in told] == [
+        ("t", bytes(16)),
+        ("u", one),
+        (None, other),
+    ]
+
+
+def test_the_directory_of_logs_is_described() -> None:
+    """With the space of its disk from version 4 on."""
+    api = admin_apis.DESCRIBE_LOG_DIRS
+    assert decode_request(request(api, 4, None))[0].message == DescribeLogDirsRequest()
+    frame = request(api, 4, [("t", [1, 2])])
+    expected = DescribeLogDirsRequest((TopicPartition("t", 1), TopicPartition("t", 2)))
+    assert decode_request(frame)[0].message == expected
+    logs = (LogSize("t", 1, 500, 3), LogSize("u", 0, 7))
+    message = DescribeLogDirsResponse("/data", logs, 1_000, 400)
+    (told,) = answer_to(frame, api, message).results
+    assert (told.error_code, told.log_dir) == (0, "/data")
+    assert (told.total_bytes, told.usable_bytes) == (1_000, 400)
+    assert [(topic.name, [tuple(one) for one in topic.partitions]) for topic in told.topics] == [
+        ("t", [(1, 500, 3, False)]),
+        ("u", [(0, 7, 0, False)]),
+    ]
+
+
+def test_resources_with_settings_are_listed() -> None:
+    """In version 0 only those of the metrics of clients."""
+    api = admin_apis.LIST_CONFIG_RESOURCES
+    assert decode_request(request(api, 0))[0].message == ListConfigResourcesRequest((16,))
+    frame = request(api, 1, [2, 4])
+    assert decode_request(frame)[0].message == ListConfigResourcesRequest((2, 4))
+    resources = (ConfigResource(2, "t"), ConfigResource(4, "1"))
+    value = answer_to(frame, api, ListConfigResourcesResponse(0, resources))
+    assert [tuple(one) for one in value.config_resources] == [("t", 2), ("1", 4)]
+    assert answer_to(frame, api, ListConfigResourcesResponse(35)).error_code == 35

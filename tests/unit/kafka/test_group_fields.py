@@ -222,7 +222,7 @@ def test_a_request_says_all_that_its_frame_does(case: str) -> None:
 
 def test_a_described_member_keeps_its_fields_apart() -> None:
     """What a member subscribes to is its metadata, what it was given its assignment."""
-    member = MemberDescription("m", "i", "client", "/10.0.0.1", b"subscribed", b"assigned")
+    member = MemberDescription("m", "i", "client", "10.0.0.1", b"subscribed", b"assigned")
     group = DescribedGroup("g", 15, "Stable", "consumer", "range", 4, (member,))
     frame = request(apis.DESCRIBE_GROUPS, 4, ["g"])
     value = answer_to(frame, apis.DESCRIBE_GROUPS, DescribeGroupsResponse((group,)))

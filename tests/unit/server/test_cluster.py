@@ -72,6 +72,8 @@ def test_topics_are_told_in_parts() -> None:
     assert told(node, cursor=TopicCursor("bb", 1)) == ([everything[2]], None)
     assert told(node, most=0) == ([("a", 0, [0])], ("a", 1))
     assert told(node, cursor=TopicCursor("z")) == ([], None)
+    wrong = told(node, "b", "c", cursor=TopicCursor("b", -1))
+    assert wrong == ([("b", ErrorCode.INVALID_REQUEST, []), ("c", 0, [0])], None)
     assert told(node, "x", "a/b", "c")[0] == [
         ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, []),
         ("c", 0, [0]),

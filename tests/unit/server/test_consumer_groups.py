@@ -107,14 +107,15 @@ async def test_groups_of_both_protocols_are_listed_and_described(
 async def test_members_of_the_other_protocol_are_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """While there are members; an empty group becomes one of the protocol of the next member, and
-    keeps its offsets."""
-    keeper = Keeper()
+    """While there are members and conversion is disabled; an empty group becomes one of the
+    protocol of the next member, and keeps its offsets."""
+    keeper = Keeper(group_consumer_migration_policy="disabled")
     async with keeping(keeper):
         await join(keeper)
         assert (await keeper.join()).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
-        assert (await keeper.join(member_id="m")).error == unknown
+        inconsistent = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await keeper.join(member_id="m")).error == inconsistent
         assert keeper.ask(HeartbeatRequest("g", 1, "m")).error == unknown
         assert keeper.ask(SyncGroupRequest("g", 1, "m")).error == unknown
         left = keeper.ask(LeaveGroupRequest("g", (LeavingMember("m"),)))
@@ -163,6 +164,9 @@ async def test_offsets_of_members(autojump_clock: trio.testing.MockClock) -> Non
         deleted = await keeper.answer(request)
         errors = [each.error for each in deleted.partitions]
         assert errors == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+        await join(keeper, "n", topics=None, pattern="[u-v]")
+        deleted = await keeper.answer(request)
+        assert {each.error for each in deleted.partitions} == {ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
 
 
 async def test_a_group_is_deleted_once_it_is_empty(autojump_clock: trio.testing.MockClock) -> None:
@@ -224,6 +228,16 @@ async def test_wrong_heartbeats(autojump_clock: trio.testing.MockClock) -> None:
         owned = (TopicIdPartitions(b"x" * 16, (0,)),)
         fenced = beat(made.member_id, made.member_epoch + 1, owned=owned)
         assert (await keeper.answer(fenced)).error == ErrorCode.FENCED_MEMBER_EPOCH
+
+
+async def test_a_rebalance_timeout_has_32_bits_in_the_log(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """On the own wire it may be larger."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        await join(keeper, rebalance_timeout_ms=2**40)
+        assert described(keeper).members[0].member_id == "m"
 
 
 async def test_a_large_assignment_is_made_in_turns(

@@ -17,6 +17,7 @@ from minibroker.protocol.messages.delete_records import (
     PartitionRecordsDeleted,
 )
 from minibroker.protocol.messages.fetch import FetchResponse
+from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import Tail
 from tests.unit.node import ROOT, T0, Node, batch_of, state_of
@@ -125,6 +126,15 @@ def test_who_cannot_delete_says_why() -> None:
     node.apply(state_of(epochs=(1, 1), leader=2, isr=(2,), replicas=(1, 2)))
     assert answered(delete(node, 1)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert node.partition().log.log_start == 0
+
+
+@pytest.mark.parametrize(("policy", "error"), [("compact", 44), ("compact,delete", 0)])
+def test_a_compacted_topic_keeps_its_records(policy: str, error: int) -> None:
+    """Unless old ones are deleted there, too."""
+    node = Node()
+    node.lead(overrides={"cleanup.policy": policy})
+    append(node, memoryview(encode_batch([(node.wall_time_ms, b"k", b"v", ())] * 10)))
+    assert answered(delete(node, 5)).error == error
 
 
 def test_a_new_leader_that_does_not_know_what_is_committed_says_so() -> None:

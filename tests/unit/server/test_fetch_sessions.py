@@ -73,6 +73,27 @@ def test_forgotten_partitions_are_dropped() -> None:
     assert numbers(slots.context(request, 0.0)) == [1]
 
 
+@pytest.mark.parametrize(
+    "illegal",
+    [
+        PartitionFetch("t", 2**31),
+        PartitionFetch("t", -(2**40)),
+        PartitionFetch("t" * 250, 0),
+        PartitionFetch("t", 0, topic_id=b"short"),
+    ],
+    ids=("number", "negative", "name", "id"),
+)
+def test_what_kafka_s_wire_cannot_name_comes_into_no_session(illegal: PartitionFetch) -> None:
+    """Its reader may go on by that wire, on which no answer could name the partition."""
+    slots = sessions()
+    with pytest.raises(Refused) as refused:
+        slots.context(opening(want(0), illegal), 0.0)
+    assert refused.value.code == ErrorCode.INVALID_REQUEST
+    assert slots.statistics() == 0
+    whole = FetchRequest(partitions=(illegal,), session_epoch=SESSION_EPOCH_NONE)
+    assert len(slots.context(whole, 0.0).wanted) == 1
+
+
 def test_topics_are_forgotten_by_their_ids() -> None:
     """Also a deleted one, which has no name any more; and it may be named again under another."""
     slots = sessions()

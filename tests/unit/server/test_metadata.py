@@ -25,6 +25,7 @@ from minibroker.protocol.messages.configs import (
     ConfigChange,
     ConfigResource,
     DescribeConfigsRequest,
+    ListConfigResourcesRequest,
     TopicConfigChanges,
 )
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -88,9 +89,9 @@ async def controlled(**settings: str) -> AsyncIterator[Node]:
 async def ask(node: Node, api_key: ApiKey, request: object) -> Any:
     """The answer, waited for."""
     outcome = HANDLERS[api_key].handle(node.services, request, trio.current_time())
-    if isinstance(outcome, Generator):
-        return without_pause(outcome)
-    return await node.purgatory.wait_for_answer(outcome) if isinstance(outcome, Parked) else outcome
+    if isinstance(outcome, Parked):
+        outcome = await node.purgatory.wait_for_answer(outcome)
+    return without_pause(outcome) if isinstance(outcome, Generator) else outcome
 
 
 def test_who_leads_what() -> None:
@@ -272,6 +273,21 @@ async def test_settings_of_a_topic(autojump_clock: trio.testing.MockClock) -> No
         assert settings["flush"].is_default
 
 
+async def test_a_created_topic_is_described(autojump_clock: trio.testing.MockClock) -> None:
+    """With its settings, where they are asked for; one that is refused has none."""
+    async with controlled() as node:
+        new = NewTopic("t", configs=(ConfigEntry("retention.ms", "5000"),))
+        request = CreateTopicsRequest((new, NewTopic("a b")), include_configs=True)
+        answer = await ask(node, ApiKey.CREATE_TOPICS, request)
+        made, refused = answer.configs
+        found = {one.name: (one.value, one.source) for one in made}
+        assert found["retention.ms"] == ("5000", 1)
+        assert found["flush"] == ("interval", 5)
+        assert (answer.topics[0].partition_count, refused) == (1, ())
+        plain = await ask(node, ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("u"),)))
+        assert plain.configs == ()
+
+
 async def test_settings_of_resources() -> None:
     """A broker describes itself and topics, as far as is asked for; anything else is refused."""
     node = Node(log_retention_ms="5")
@@ -286,6 +302,7 @@ async def test_settings_of_resources() -> None:
         ConfigResource(ConfigResourceType.BROKER, "one"),
         ConfigResource(ConfigResourceType.TOPIC, "u"),
         ConfigResource(8, "1"),
+        ConfigResource(ConfigResourceType.TOPIC, "a b"),
     )
     answer = await ask(node, ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=asked))
     some, none, everything, shared, topic, *refused = answer.resources
@@ -305,8 +322,55 @@ async def test_settings_of_resources() -> None:
         ErrorCode.INVALID_REQUEST,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert "this is broker 1" in refused[0].error_message
+
+
+async def test_resources_with_settings_are_listed() -> None:
+    """Topics and brokers, of these types or of all. Of metrics of clients there are none."""
+    node = Node()
+    node.know(state_of())
+    node.know(state_of(TopicPartition("u", 0)))
+    topics = [(2, "t"), (2, "u")]
+    for kinds, expected in (
+        ((), [*topics, (4, "1")]),
+        ((4, 4), [(4, "1")]),
+        ((2, 16), topics),
+        ((16,), []),
+    ):
+        request = ListConfigResourcesRequest(kinds)
+        answer = await ask(node, ApiKey.LIST_CONFIG_RESOURCES, request)
+        assert [(one.resource_type, one.name) for one in answer.resources] == expected
+        assert answer.error == 0
+    refused = await ask(node, ApiKey.LIST_CONFIG_RESOURCES, ListConfigResourcesRequest((2, 99)))
+    assert (refused.error, refused.resources) == (ErrorCode.UNSUPPORTED_VERSION, ())
+
+
+async def test_synonyms_of_settings() -> None:
+    """The values that a setting would have, the one in force first."""
+    node = Node(log_retention_ms="5")
+    node.lead(overrides={"retention.ms": "7"})
+    names = ("retention.ms", "flush", "preallocate")
+    asked = (
+        ConfigResource(ConfigResourceType.TOPIC, "t", names),
+        ConfigResource(ConfigResourceType.BROKER, "1", ("log.retention.ms",)),
+    )
+    request = DescribeConfigsRequest((), asked, True, True)
+    topic, broker = (await ask(node, ApiKey.DESCRIBE_CONFIGS, request)).resources
+    found = {each.name: each for each in (*topic.configs, *broker.configs)}
+    assert not any(each.documentation for each in found.values())
+    told = {
+        name: [(one.name, one.value, one.source) for one in each.synonyms]
+        for name, each in found.items()
+    }
+    default = ("log.retention.ms", "604800000", 5)
+    assert told == {
+        "retention.ms": [("retention.ms", "7", 1), ("log.retention.ms", "5", 4), default],
+        "log.retention.ms": [("log.retention.ms", "5", 4), default],
+        "flush": [("flush", "interval", 5)],
+        "preallocate": [("preallocate", "false", 5)],
+    }
 
 
 async def test_producer_ids_are_never_the_same(autojump_clock: trio.testing.MockClock) -> None:

@@ -301,6 +301,18 @@ def test_what_is_too_large_is_not_unpacked() -> None:
     assert answer(node, request_of(bomb)).error == ErrorCode.MESSAGE_TOO_LARGE
 
 
+def test_a_record_of_the_future_is_named() -> None:
+    """The first one of a batch is known by its header; of others only that there is one."""
+    node = Node()
+    node.lead()
+    now, later = node.wall_time_ms, node.wall_time_ms + 10**9
+    refused = answer(node, request_of(memoryview(encode_batch([(later, b"k", b"a", ())]))))
+    assert (refused.error, refused.wrong_record) == (ErrorCode.INVALID_TIMESTAMP, 0)
+    records = [(now, b"k", b"a", ()), (later, b"k", b"b", ())]
+    refused = answer(node, request_of(memoryview(encode_batch(records))))
+    assert (refused.error, refused.wrong_record) == (ErrorCode.INVALID_TIMESTAMP, -1)
+
+
 def test_a_compacted_topic_takes_records_with_keys_and_not_too_many() -> None:
     """Others are refused, and nothing of their batches is appended. 65,537 records are 1 kB here,
     and would be some hundred times as many bytes when they are compacted."""
@@ -311,6 +323,7 @@ def test_a_compacted_topic_takes_records_with_keys_and_not_too_many() -> None:
     refused = answer(node, request_of(memoryview(keyless)))
     assert refused.error == ErrorCode.INVALID_RECORD
     assert "record 1 of the batch has no key" in refused.error_message
+    assert refused.wrong_record == 1
     many = encode_batch([(now, b"k", b"a", ())] * 65_537, compression=ZSTD)
     refused = answer(node, request_of(memoryview(many)))
     assert refused.error == ErrorCode.MESSAGE_TOO_LARGE

@@ -17,7 +17,7 @@ from minibroker.cli.topic import commands as topic
 from minibroker.cli.topic import replica
 from minibroker.cli.topic.replica import Row, replica_rows, table
 from minibroker.client.admin import ClusterDescription, ReplicasReport
-from minibroker.protocol.messages.configs import ConfigDescription
+from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.metadata import BrokerMetadata, PartitionMetadata, TopicMetadata
 from minibroker.protocol.messages.replicas import (
     CompactionDescription,

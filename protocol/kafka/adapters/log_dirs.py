@@ -1,0 +1,48 @@
+"""The directories of logs: DESCRIBE_LOG_DIRS."""
+
+from typing import Any, Final
+
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.kafka import admin_apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogSize,
+)
+from minibroker.protocol.types import TopicPartition
+
+_API: Final = admin_apis.DESCRIBE_LOG_DIRS
+_RESULT: Final = _API.response.of("results")
+_LOG: Final = _RESULT.of("topics").of("partitions").make
+
+
+def _request(asked: Any, version: Version) -> DescribeLogDirsRequest:
+    if asked.topics is None:
+        return DescribeLogDirsRequest()
+    partitions = [
+        TopicPartition(topic.topic, number) for topic in asked.topics for number in topic.partitions
+    ]
+    return DescribeLogDirsRequest(tuple(partitions))
+
+
+def _response(answer: DescribeLogDirsResponse, version: Version) -> Any:
+    topics = by_topic(_RESULT.of("topics").make, _log, answer.logs)
+    sizes = answer.total_bytes, answer.free_bytes
+    return _API.response.make(results=[_RESULT.make(0, answer.directory, topics, *sizes)])
+
+
+def _log(one: LogSize) -> Any:
+    return _LOG(one.partition, one.size, one.lag, False)
+
+
+ADAPTERS: Final = (
+    Adapter(
+        _API,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        _request,
+        _response,
+        Array("topics", "partitions", "partitions"),
+    ),
+)

@@ -1,0 +1,34 @@
+"""DESCRIBE_LOG_DIRS: the data directory of a broker, and what its logs take there."""
+
+from dataclasses import dataclass
+
+from minibroker.protocol.messages import Request
+from minibroker.protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
+    """The logs to describe, or all (nil)."""
+
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """The bytes of a log's batches, and how many offsets below the high watermark it lacks."""
+
+    topic: str
+    partition: int
+    size: int = 0
+    lag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsResponse:
+    """A broker has one directory. Logs that are asked for and are not there are left out. The bytes
+    of the disk are -1 where they are not known."""
+
+    directory: str = ""
+    logs: tuple[LogSize, ...] = ()
+    total_bytes: int = -1
+    free_bytes: int = -1
