@@ -43,8 +43,8 @@ def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any
 
 
 # The features of Kafka that clients look for. group.version 1 is the consumer protocol of groups
-# (KIP-848), transaction.version 2 the second protocol of transactions (KIP-890). All brokers of this
-# version have the same, so their epoch is 0.
+# (KIP-848), transaction.version 2 the second protocol of transactions (KIP-890). All brokers of
+# this version have the same, so their epoch is 0.
 FEATURES: Final = {"group.version": 1, "transaction.version": SECOND_PROTOCOL}
 FEATURES_EPOCH: Final = 0
 _SUPPORTED: Final = [
