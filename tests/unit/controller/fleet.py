@@ -22,6 +22,7 @@ from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import StoreUnavailable, TransactionTooLarge
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.request_memory import RequestMemory
@@ -148,6 +149,7 @@ class FakeBroker:
             FetchSessions(self._rng, 10, purgatory, memory),
             Coordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone, self._rng),
             TransactionCoordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone),
+            VerifiedAppends(replicas, purgatory, lambda: 0),
             RequestTimes(),
             lambda: 0,
         )

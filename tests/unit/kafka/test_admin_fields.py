@@ -205,6 +205,8 @@ def test_features_are_announced() -> None:
             ("group.version", 1, 1),
             ("transaction.version", 2, 2),
         ]
+    old = request(apis.API_VERSIONS, 2)
+    assert not answer_to(old, apis.API_VERSIONS, ApiVersionsResponse()).finalized_features
 
 
 def test_a_created_topic_is_told() -> None:

@@ -10,7 +10,6 @@ from minibroker.protocol.kafka import apis as plain_apis
 from minibroker.protocol.kafka import transaction_apis as apis
 from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.wire import decode_request
-from minibroker.protocol.messages.api_versions import ApiVersionsResponse
 from minibroker.protocol.messages.group_offsets import PartitionCommit, PartitionCommitted
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.messages.transactions import (
@@ -270,14 +269,3 @@ def test_producers_have_all_fields() -> None:
     [partition] = topic.partitions
     assert (topic.name, *tuple(partition)[:3]) == ("t", 1, 8, "why")
     assert [tuple(each) for each in partition.active_producers] == [(7, 2, 3, 4, 5, 6)]
-
-
-def test_the_second_protocol_is_announced() -> None:
-    """Clients use it if transaction.version is at least 2; older versions of the answer do not have
-    the feature."""
-    api, answer = plain_apis.API_VERSIONS, ApiVersionsResponse()
-    told = answer_to(request(api, 3), api, answer)
-    assert [tuple(one) for one in told.finalized_features] == [("transaction.version", 2, 2)]
-    assert [tuple(one) for one in told.supported_features] == [("transaction.version", 0, 2)]
-    assert told.finalized_features_epoch == 0
-    assert not answer_to(request(api, 2), api, answer).finalized_features
