@@ -29,6 +29,7 @@ from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
+from minibroker.protocol.constants import TRANSACTIONS_TOPIC
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LiveBroker,
@@ -70,6 +71,13 @@ def state_of(
 ) -> PartitionState:
     """What one partition shall be; `epochs` are leader epoch and partition epoch."""
     return PartitionState(name.topic, topic_id, name.partition, leader, *epochs, isr, replicas)
+
+
+def state_of_transactions(leader_epoch: int = 4) -> PartitionState:
+    """What the one partition of `__transaction_state` is, on another broker."""
+    home = TopicPartition(TRANSACTIONS_TOPIC, 0)
+    epochs = (leader_epoch, 0)
+    return state_of(home, epochs=epochs, leader=2, isr=(2,), replicas=(2,), topic_id=b"x" * 16)
 
 
 class RecordingFetchers:

@@ -11,13 +11,20 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, in_turns_if
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import (
+    INT32_MAX,
+    NO_EPOCH,
+    PRODUCER_EPOCH_MAX,
+    TRANSACTIONS_TOPIC,
+    ErrorCode,
+)
 from minibroker.protocol.messages.transactions import (
     ActiveProducer,
     DescribeProducersRequest,
@@ -55,6 +62,7 @@ class _Markers:
         self._request = request
         self._errors = [[int(ErrorCode.NONE)] * len(each.partitions) for each in request.markers]
         self._waiting: list[_Waiting] = []
+        self._newest_epoch = _newest_coordinator_epoch(services.image)
 
     def append_all(self) -> Turns[Written]:
         """Append the markers, and return the answer, or wait for it."""
@@ -78,6 +86,7 @@ class _Markers:
     ) -> None:
         services = self._services
         try:
+            _check(marker, self._newest_epoch)
             partition = services.partition(name)
             if services.may_be_replaced(name, now):
                 services.refuse_if_abandoned(partition.leader(), now)
@@ -130,6 +139,34 @@ class _Markers:
                 ]
             )
         )
+
+
+def _newest_coordinator_epoch(image: ClusterImage) -> int:
+    """Return the newest leader epoch of a partition of `__transaction_state`; -1 without one."""
+    topic = image.topics.get(TRANSACTIONS_TOPIC)
+    partitions = () if topic is None else topic.partitions
+    return max([partition.leader_epoch for partition in partitions], default=NO_EPOCH)
+
+
+def _check(marker: TransactionMarker, newest_epoch: int) -> None:
+    """Raise `Refused` for a marker that no record can hold, and for one of a coordinator that this
+    broker has not heard of: an epoch that no coordinator had would fence all of them. A coordinator
+    whose election is news here sends its marker again.
+    """
+    is_sound = (
+        marker.producer_id >= 0
+        and 0 <= marker.producer_epoch <= PRODUCER_EPOCH_MAX
+        and 0 <= marker.coordinator_epoch <= INT32_MAX
+    )
+    if not is_sound:
+        what = (
+            f"a marker of producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator"
+            f" epoch {marker.coordinator_epoch}"
+        )
+        raise Refused(ErrorCode.INVALID_REQUEST, what)
+    if marker.coordinator_epoch > newest_epoch:
+        what = f"no coordinator of epoch {marker.coordinator_epoch} is known here"
+        raise Refused(ErrorCode.NOT_COORDINATOR, what)
 
 
 def write(

@@ -24,7 +24,7 @@ from minibroker.protocol.messages.transactions import (
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.types import TopicPartition
 from tests.unit.log.transacting import transactional
-from tests.unit.node import T0, Node, batch_of, records_of, state_of
+from tests.unit.node import T0, Node, batch_of, records_of, state_of, state_of_transactions
 from tests.unit.server.fetching import answer, append, waits, want
 
 NOWHERE = TopicPartition("u", 0)
@@ -33,6 +33,13 @@ NOWHERE = TopicPartition("u", 0)
 @pytest.fixture
 async def clock(autojump_clock: trio.testing.MockClock) -> trio.testing.MockClock:
     return autojump_clock
+
+
+def knowing(**settings: str) -> Node:
+    """A broker that knows the coordinator of transactions."""
+    node = Node(**settings)
+    node.know(state_of_transactions())
+    return node
 
 
 def begin(node: Node, producer_id: int, sequence: int = 0, epoch: int = 0) -> int:
@@ -65,7 +72,7 @@ def errors_of(response: WriteTxnMarkersResponse) -> list[int]:
 
 async def test_a_marker_waits_for_the_in_sync_replicas(clock: trio.testing.MockClock) -> None:
     """As with acks=all: the answer comes when the high watermark has passed it."""
-    node = Node()
+    node = knowing()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     begin(node, 7)
     outcome = markers.write(node.services, request_of(T0, NOWHERE), 0.0)
@@ -86,7 +93,7 @@ async def test_a_marker_waits_for_the_in_sync_replicas(clock: trio.testing.MockC
 
 async def test_a_marker_of_a_leader_that_was_replaced_fails(clock: trio.testing.MockClock) -> None:
     """The coordinator sends it to the next leader."""
-    node = Node()
+    node = knowing()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     outcome = markers.write(node.services, request_of(), 0.0)
     assert isinstance(outcome, Parked)
@@ -103,14 +110,14 @@ async def test_a_marker_of_a_leader_that_was_replaced_fails(clock: trio.testing.
 
 async def test_too_few_replicas_append_no_marker(clock: trio.testing.MockClock) -> None:
     """As acks=all."""
-    node = Node(min_insync_replicas="2")
+    node = knowing(min_insync_replicas="2")
     node.lead(state_of(isr=(1,), replicas=(1, 2)))
     assert errors_of(write(node, request_of())) == [ErrorCode.NOT_ENOUGH_REPLICAS]
 
 
 async def test_markers_of_old_epochs_are_refused(clock: trio.testing.MockClock) -> None:
     """The log's errors are the answer's."""
-    node = Node()
+    node = knowing()
     node.lead()
     assert errors_of(write(node, request_of(producer_epoch=2))) == [0]
     old = [request_of(producer_epoch=1), request_of(producer_epoch=2, coordinator_epoch=2)]
@@ -122,7 +129,7 @@ async def test_markers_of_old_epochs_are_refused(clock: trio.testing.MockClock) 
 
 async def test_many_markers_pause(clock: trio.testing.MockClock) -> None:
     """A request for many partitions is served in turns."""
-    node = Node()
+    node = knowing()
     node.lead()
     request = request_of(*[TopicPartition("u", number) for number in range(600)])
     turns = markers.write(node.services, request, 0.0)
@@ -132,7 +139,7 @@ async def test_many_markers_pause(clock: trio.testing.MockClock) -> None:
 
 async def test_producers_are_described(clock: trio.testing.MockClock) -> None:
     """Each with its epoch, its last sequence, and where its open transaction begins."""
-    node = Node()
+    node = knowing()
     node.lead()
     append(node, batch_of())
     begin(node, 7)
@@ -157,7 +164,7 @@ async def test_committed_records_are_read_to_the_last_stable_offset(
     clock: trio.testing.MockClock,
 ) -> None:
     """Others to the high watermark; both answers name both offsets."""
-    node = Node()
+    node = knowing()
     node.lead()
     append(node, batch_of())
     begin(node, 7)
@@ -175,7 +182,7 @@ async def test_a_reader_of_committed_records_is_woken_by_the_marker(
     mock_clock: trio.testing.MockClock,
 ) -> None:
     """Once the marker is committed, and with the aborted transactions of what it gets."""
-    node = Node()
+    node = knowing()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     begin(node, 7)
     begin(node, 8)
@@ -202,7 +209,7 @@ async def test_a_reader_of_committed_records_is_woken_by_the_marker(
 
 async def test_a_follower_gets_no_aborted_transactions(clock: trio.testing.MockClock) -> None:
     """It derives them from the batches, up to the log end."""
-    node = Node()
+    node = knowing()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     begin(node, 7)
     markers.write(node.services, request_of(commit=False), 0.0)
@@ -213,7 +220,7 @@ async def test_a_follower_gets_no_aborted_transactions(clock: trio.testing.MockC
 
 async def test_a_new_leader_knows_the_last_stable_offset(clock: trio.testing.MockClock) -> None:
     """Its log has the open transaction of before."""
-    node = Node()
+    node = knowing()
     node.lead()
     begin(node, 7)
     append(node, batch_of())
@@ -225,7 +232,7 @@ async def test_a_new_leader_knows_the_last_stable_offset(clock: trio.testing.Moc
 
 async def test_the_latest_offset_is_the_last_stable_one(clock: trio.testing.MockClock) -> None:
     """For a consumer of committed records."""
-    node = Node()
+    node = knowing()
     node.lead()
     append(node, batch_of())
     begin(node, 7)

@@ -24,7 +24,7 @@ from minibroker.protocol.messages.transactions import (
 )
 from minibroker.protocol.types import TopicPartition
 from tests.unit.log.transacting import transactional
-from tests.unit.node import T0, Node, batch_of, state_of
+from tests.unit.node import T0, Node, batch_of, state_of, state_of_transactions
 
 T1 = TopicPartition("t", 1)
 KNOWN: Mapping[TopicPartition, int] = {T0: 0, T1: 0}
@@ -44,6 +44,7 @@ def request_of(
 def node() -> Node:
     node = Node()
     node.lead()
+    node.know(state_of_transactions())
     return node
 
 
