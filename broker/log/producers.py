@@ -199,8 +199,7 @@ class ProducerStates:
                 f"producer {header.producer_id} epoch {header.producer_epoch} sends sequence "
                 f"{header.base_sequence}, {expected} comes next",
             )
-        is_open = self.has_open_transaction(header.producer_id, header.producer_epoch)
-        if is_open and not header.is_transactional:
+        if entry.transaction_start != NO_OFFSET and not header.is_transactional:
             what = f"producer {header.producer_id} has a transaction open, this batch is not of one"
             raise Refused(ErrorCode.INVALID_TXN_STATE, what)
         return None

@@ -4,10 +4,10 @@
                 ^                                                   |
                 +------------------ after a pause <-----------------+
 
-A transaction is complete once each of its partitions has its marker, or does not exist any more.
-Any error is tried again, after a pause, at the leader that the partition has by then: the decision
-stands, so a partition that is not reachable delays it and cannot change it. `troubles` says since
-when and why.
+A transaction is complete once each of its partitions has its marker, or does not exist any more, or
+knows a newer epoch of the producer. Any other error is tried again, after a pause, at the leader
+that the partition has by then: the decision stands, so a partition that is not reachable delays it
+and cannot change it. `troubles` says since when and why.
 
 No more is kept than the partitions of decided transactions, each in one place. A request has at
 most `PARTITIONS_MAX` of them, and the sender has one request in flight to each broker.
@@ -34,6 +34,9 @@ from minibroker.protocol.types import TopicPartition
 
 PARTITIONS_MAX: Final = AT_ONCE  # of a request
 PAUSE_S: Final = 0.1  # before a marker is sent again
+# A log that knows a newer epoch of the producer has no open transaction of this one, and takes no
+# batch of it any more.
+MARKED: Final = (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class MarkerKey(NamedTuple):
@@ -167,7 +170,7 @@ class MarkerQueue:
             if item.name not in item.unmarked.left:
                 continue
             error = errors.get((item.unmarked.marker.producer_id, item.name))
-            if error == ErrorCode.NONE:
+            if error in MARKED:
                 self._mark(item)
             else:
                 self._pause(item, ErrorCode.UNKNOWN_SERVER_ERROR if error is None else error, now)

@@ -106,6 +106,8 @@ def test_a_plain_batch_in_a_transaction_is_refused():
     bench = Bench()
     append(bench, 1, 0, "a")
     assert refusal(bench.append, producer=(1, 0, 1)) == ErrorCode.INVALID_TXN_STATE
+    newer = (1, 2**15 - 1, 0)  # of a stranger: it would fence the marker
+    assert refusal(bench.append, producer=newer) == ErrorCode.INVALID_TXN_STATE
     end(bench, 1, commit=True)
     bench.append(producer=(1, 0, 1))
 

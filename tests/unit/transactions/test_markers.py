@@ -129,6 +129,18 @@ def test_a_deleted_topic_needs_no_marker() -> None:
     assert queue.pop_marked() == [KEY]
 
 
+def test_a_partition_with_a_newer_epoch_needs_no_marker() -> None:
+    """It takes no batch of this epoch any more, and has no open transaction of it. Without this, a
+    stranger who sends a batch with the producer's id and the last epoch would stop its id."""
+    queue = MarkerQueue()
+    queue.add(KEY, decided(T[0]), 5, 0.0)
+    queue.route(image({0: 1}), 0.0)
+    request = queue.take(1)
+    assert request is not None
+    queue.on_answer(1, answer(request, ErrorCode.INVALID_PRODUCER_EPOCH), 0.0)
+    assert queue.pop_marked() == [KEY]
+
+
 def test_a_transaction_that_another_coordinator_finishes_is_forgotten() -> None:
     """What is in flight then changes nothing."""
     queue = MarkerQueue()
