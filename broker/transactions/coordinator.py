@@ -10,9 +10,8 @@ What it shares with the coordinator of groups is in `coordination.coordinator`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
 
 import trio
 
@@ -23,18 +22,15 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.transactions.markers import MarkerQueue
-from minibroker.broker.transactions.records import is_storable
+from minibroker.broker.transactions.records import in_batches, is_storable
 from minibroker.broker.transactions.registry import TransactionRegistry
 from minibroker.broker.transactions.shard import TransactionShard
-from minibroker.broker.transactions.table import PARTITION_BYTES, TRANSACTION_BYTES
+from minibroker.broker.transactions.table import PARTITION_BYTES, TRANSACTION_BYTES, text_bytes
 from minibroker.broker.transactions.transaction import Transaction, abort_unasked
-from minibroker.broker.turns import AT_ONCE, at_once
+from minibroker.broker.turns import take_turns
 from minibroker.protocol.constants import TRANSACTIONS_TOPIC, ErrorCode
 
 logger = logging.getLogger(__name__)
-
-RECORDS_PER_BATCH: Final = 50  # of transactions with many partitions
-TOMBSTONES_PER_BATCH: Final = 500
 
 
 class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
@@ -77,10 +73,12 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         """Append records of a shard; see `CoordinatorShard.append`."""
         return shard.append(records, now, self._wall_ms())
 
-    def check_room(self, before: Transaction | None, after: Transaction) -> None:
+    def check_room(
+        self, transactional_id: str, before: Transaction | None, after: Transaction
+    ) -> None:
         """Raise `Refused` if transactions would take more than `transaction.coordinator.max.bytes`.
         Clients try again."""
-        growth = 0 if before is not None else TRANSACTION_BYTES
+        growth = 0 if before is not None else TRANSACTION_BYTES + text_bytes(transactional_id)
         partitions = 0 if before is None else len(before.partitions)
         growth += PARTITION_BYTES * (len(after.partitions) - partitions)
         held_bytes_max = self._config.transaction_coordinator_max_bytes
@@ -123,8 +121,7 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
             partial(self.append, shard),
             self._wall_ms,
         )
-        now = trio.current_time()
-        registry.start(now)
+        await take_turns(registry.start(trio.current_time()))
         shard.registry = registry
         self.on_marked()
         ids, are_open = shard.table.statistics()
@@ -153,13 +150,14 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         their producers are fenced)."""
         now_ms = self._expiry_ms()
         for shard in list(self._shards.values()):
-            for some in at_once(list(shard.table.ongoing), RECORDS_PER_BATCH):
-                late = list(shard.table.late(now_ms, some))
+            for some in in_batches(_present(shard, list(shard.table.ongoing))):
+                late = list(shard.table.late(now_ms, [key for key, _ in some]))
                 aborted = [(key, abort_unasked(each, self._wall_ms())) for key, each in late]
                 if aborted and self._try_append(shard, aborted):
                     for key, each in late:
                         logger.info(
-                            "Transaction of %r is open for more than its timeout of %d ms: aborted",
+                            "Transaction of %.200r is open for more than its timeout of %d ms:"
+                            " aborted",
                             key,
                             each.timeout_ms,
                         )
@@ -169,14 +167,15 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         """Append tombstones for ids that were not used for `transactional.id.expiration.ms`."""
         oldest_ms = self._expiry_ms() - self._config.transactional_id_expiration_ms
         for shard in list(self._shards.values()):
-            for some in at_once(list(shard.table.transactions), AT_ONCE):
-                expired = list(shard.table.expired(oldest_ms, some))
-                if expired:
-                    self._try_append(shard, [(key, None) for key in expired])
+            for some in in_batches(_present(shard, list(shard.table.transactions))):
+                expired = shard.table.expired(oldest_ms, [key for key, _ in some])
+                tombstones = [(key, None) for key in expired]
+                if tombstones:
+                    self._try_append(shard, tombstones)
                 await trio.lowlevel.checkpoint()
 
     def _try_append(
-        self, shard: TransactionShard, records: Iterable[tuple[str, Transaction | None]]
+        self, shard: TransactionShard, records: Sequence[tuple[str, Transaction | None]]
     ) -> bool:
         """Append records to a shard that is served. If that fails, the next time tries again."""
         if shard.registry is None or shard.leader is None:
@@ -184,12 +183,20 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         if shard.leader.leader_epoch != shard.registry.leader_epoch:
             return False
         try:
-            self.append(shard, list(records), trio.current_time())
+            self.append(shard, records, trio.current_time())
         except Refused as refused:
             logger.info("%s: not written yet: %s", shard.partition.topic_partition, refused)
             return False
         self.review()
         return True
+
+
+def _present(
+    shard: TransactionShard, ids: Iterable[str]
+) -> Iterator[tuple[str, Transaction | None]]:
+    """Yield ids with their state, as it is when it is asked for."""
+    for transactional_id in ids:
+        yield transactional_id, shard.table.get(transactional_id)
 
 
 def check_transactional_id(transactional_id: str) -> None:

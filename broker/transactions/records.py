@@ -10,7 +10,7 @@ The record has one field that Kafka's does not have: the epoch that a producer m
 tools skip it. With it a producer that asks again finds the same answer at the next coordinator.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from struct import Struct, pack
 from typing import Final, TypeAlias
@@ -29,10 +29,12 @@ from minibroker.broker.coordination.record_fields import (
 )
 from minibroker.broker.transactions.states import STATUS, State
 from minibroker.broker.transactions.transaction import Transaction
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from minibroker.protocol.messages.transactions import FIRST_PROTOCOL
 from minibroker.protocol.types import TopicPartition
 
+CHARS_OF_AN_ITEM: Final = 64  # of an id, that take as long as an item
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
 # Tagged fields, with their layouts.
@@ -103,6 +105,30 @@ def _tags(value: Transaction) -> bytes:
     ]
     fields = (uvarint(number) + uvarint(len(data)) + data for number, data in tags)
     return uvarint(len(tags)) + b"".join(fields)
+
+
+def in_batches(
+    records: Iterable[tuple[str, Transaction | None]],
+) -> Iterator[list[tuple[str, Transaction | None]]]:
+    """Yield records in lists, each for one batch: ids and partitions that are encoded in a few
+    milliseconds, and no more than a partition takes. A record that has more is alone."""
+    some: list[tuple[str, Transaction | None]] = []
+    work = 0
+    for record in records:
+        more = work_of(*record)
+        if some and work + more > AT_ONCE:
+            yield some
+            some, work = [], 0
+        some.append(record)
+        work += more
+    if some:
+        yield some
+
+
+def work_of(key: str, value: Transaction | None) -> int:
+    """Return how many plain items of a turn take as long as to encode a record."""
+    partitions = 0 if value is None else len(value.partitions)
+    return 1 + len(key) // CHARS_OF_AN_ITEM + partitions
 
 
 def decode(key: bytes | None, value: bytes | None) -> Decoded:

@@ -13,10 +13,11 @@ from typing import Final
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.transactions.markers import MarkerKey, MarkerQueue
+from minibroker.broker.transactions.records import in_batches, work_of
 from minibroker.broker.transactions.states import DECIDED
 from minibroker.broker.transactions.table import TransactionTable
 from minibroker.broker.transactions.transaction import Transaction, complete
-from minibroker.broker.turns import AT_ONCE
+from minibroker.broker.turns import Turn, Turns
 from minibroker.protocol.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -47,11 +48,15 @@ class TransactionRegistry:
         self._marked: list[str] = []
         self._retry_at = -math.inf
 
-    def start(self, now: float) -> None:
+    def start(self, now: float) -> Turns[None]:
         """Begin to send the markers of what earlier coordinators have decided."""
         self._table.report_decided()
-        for transactional_id in self._table.decided:
+        turn = Turn()
+        for transactional_id in list(self._table.decided):
+            decided = self._table.get(transactional_id)
             self._add(transactional_id, now)
+            if turn.is_over(work_of(transactional_id, decided)):
+                yield
 
     def on_replayed(self, end: int, now: float) -> None:
         """Send the markers of what the records below `end` have decided."""
@@ -87,7 +92,8 @@ class TransactionRegistry:
         """Append the last record of some transactions that have all their markers."""
         if not self._marked or now < self._retry_at:
             return
-        some, self._marked = self._marked[:AT_ONCE], self._marked[AT_ONCE:]
+        some = [key for key, _ in next(in_batches((key, None) for key in self._marked))]
+        self._marked = self._marked[len(some) :]
         found = [(each, self._table.get(each)) for each in some]
         now_ms = self._wall_ms()
         records = [

@@ -29,7 +29,7 @@ class TransactionTable:
         self._ongoing: dict[str, None] = {}
         self._decided: dict[str, None] = {}
         self._pending: dict[str, int] = {}  # the offset of the newest record of each id
-        self._stored_bytes = 0
+        self._stored_bytes = self._pending_bytes = 0
         self._newly_decided: dict[str, None] | None = None  # while it is reported
 
     # -- changes
@@ -38,6 +38,7 @@ class TransactionTable:
         """Apply the record at an offset of the partition; without a value the id has expired."""
         if self._pending.get(key) == offset:
             del self._pending[key]
+            self._pending_bytes -= PENDING_BYTES + text_bytes(key)
         before = self._transactions.pop(key, None)
         if before is not None:
             self._stored_bytes -= _bytes_of(key, before)
@@ -71,12 +72,15 @@ class TransactionTable:
 
     def add_pending(self, key: str, offset: int) -> None:
         """Add an id whose record was appended at an offset, and is not known to be committed."""
+        if key not in self._pending:
+            self._pending_bytes += PENDING_BYTES + text_bytes(key)
         self._pending[key] = offset
 
     def forget_pending(self) -> None:
         """Forget all pending records: the leader's epoch is over, and the next leader decides about
         them."""
         self._pending.clear()
+        self._pending_bytes = 0
 
     # -- queries
 
@@ -125,7 +129,7 @@ class TransactionTable:
     @property
     def held_bytes(self) -> int:
         """The memory that all of it takes, about."""
-        return self._stored_bytes + PENDING_BYTES * len(self._pending)
+        return self._stored_bytes + self._pending_bytes
 
     def statistics(self) -> tuple[int, int]:
         """Return how many ids there are, and how many of them have an open transaction."""
@@ -133,4 +137,9 @@ class TransactionTable:
 
 
 def _bytes_of(key: str, value: Transaction) -> int:
-    return TRANSACTION_BYTES + len(key) + PARTITION_BYTES * len(value.partitions)
+    return TRANSACTION_BYTES + text_bytes(key) + PARTITION_BYTES * len(value.partitions)
+
+
+def text_bytes(text: str) -> int:
+    """Return how many bytes a text takes in memory at most, beside what each text takes."""
+    return len(text) if text.isascii() else 4 * len(text)

@@ -62,7 +62,7 @@ def decide(
             services.transactions.check_session(shard, now)
             return answer(WriteResult(decision.error, None, decision.producer))
         before = shard.table.get(transactional_id)
-        services.transactions.check_room(before, decision.write)
+        services.transactions.check_room(transactional_id, before, decision.write)
         end = services.transactions.append(shard, [(transactional_id, decision.write)], now)
     except Refused as refused:
         code = APPEND_ERRORS.get(refused.code, refused.code)

@@ -19,6 +19,7 @@ from minibroker.broker.server.handlers.producer_id import fresh_producer_id
 from minibroker.broker.server.handlers.transaction_writes import WriteResult, decide
 from minibroker.broker.server.services import Services
 from minibroker.broker.transactions.coordinator import check_transactional_id
+from minibroker.broker.transactions.records import CHARS_OF_AN_ITEM
 from minibroker.broker.transactions.states import State
 from minibroker.broker.transactions.transaction import (
     Decision,
@@ -66,7 +67,6 @@ Added: TypeAlias = TransactionPartitionsAdded
 AllAdded: TypeAlias = AddPartitionsToTxnResponse | Turns[AddPartitionsToTxnResponse]
 
 ITEMS_OF_AN_APPEND: Final = 25  # that take as long
-CHARS_OF_AN_ITEM: Final = 64  # of an id, that take as long as an item
 
 
 def _version(number: int) -> int:
@@ -88,7 +88,8 @@ def add_partitions(
         adding.append(item := _Adding(services, one))
         yield from item.begin(version, turn, now)
         work = 1 + len(one.partitions) + len(one.transactional_id) // CHARS_OF_AN_ITEM
-        if turn.is_over(work + (0 if one.is_verify_only else ITEMS_OF_AN_APPEND)):
+        work += item.stored + (0 if one.is_verify_only else ITEMS_OF_AN_APPEND)
+        if turn.is_over(work):
             yield
             now = trio.current_time()
     waiting = [item for item in adding if item.parked is not None]
@@ -137,6 +138,7 @@ class _Adding:
         self._services = services
         self.request = request
         self.parked: Parked[WriteResult] | None = None
+        self.stored = 0  # how many partitions the record has that is written
         self._error = ErrorCode.NONE
         self._unknown: frozenset[TopicPartition] = frozenset()
         self._present: frozenset[TopicPartition] = frozenset()
@@ -159,7 +161,9 @@ class _Adding:
             return
 
         def add(present: Transaction | None, now_ms: int) -> Decision:
-            return add_to(present, producer, request.partitions, version, now_ms)
+            decision = add_to(present, producer, request.partitions, version, now_ms)
+            self.stored = len(decision.write.partitions) if decision.write is not None else 0
+            return decision
 
         outcome = decide(self._services, request.transactional_id, add, _as_it_is, now)
         if isinstance(outcome, Parked):
