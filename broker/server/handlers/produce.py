@@ -44,6 +44,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.replication.verified_appends import ProducerTransaction, WaitingAppend
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.transactions.coordinator import check_transactional_id
 from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import (
     ACKS_ALL,
@@ -105,6 +106,7 @@ class _Produce:
     __slots__ = (
         "_acks",
         "_answers",
+        "_bad_id",
         "_budget",
         "_client_id",
         "_is_without_id",
@@ -129,7 +131,12 @@ class _Produce:
         acks = request.acks
         self._is_without_id = request.transactional_id is None and _is_transactional(request)
         self._transaction: ProducerTransaction | None = None
+        self._bad_id: Refused | None = None
         if request.transactional_id is not None:
+            try:
+                check_transactional_id(request.transactional_id)
+            except Refused as refused:
+                self._bad_id = refused
             version = request.transaction_version
             self._transaction = ProducerTransaction(request.transactional_id, version)
         self._client_id = client_id
@@ -180,6 +187,8 @@ class _Produce:
             if not is_too_large and not self._check_records(batch, needs_keys, examined):
                 return False
             if self._transaction is not None and is_transactional(batch):
+                if self._bad_id is not None:
+                    raise self._bad_id
                 verified = self._services.verified_appends
                 waiting = verified.submit(partition, batch, self._transaction, self._acks)
                 if waiting is not None:

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import trio
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.groups.coordinator import check_group_id
 from minibroker.broker.groups.topic_pattern import InvalidPatternError, TopicPattern
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES
@@ -225,6 +226,10 @@ def add_offsets(
     which the producer asks again.
     """
     producer = Producer(request.producer_id, request.producer_epoch)
+    try:
+        check_group_id(request.group_id)
+    except Refused as refused:
+        return AddOffsetsToTxnResponse(refused.code, refused.message)
     home = services.groups.name_of(request.group_id)
     if home is None:
         services.controller.forward(CreateTopicsRequest((NewTopic(OFFSETS_TOPIC),)))

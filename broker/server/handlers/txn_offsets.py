@@ -23,6 +23,7 @@ from minibroker.broker.replication.verified_appends import ProducerTransaction, 
 from minibroker.broker.server.bounds import by_name
 from minibroker.broker.server.handlers import group_offsets
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import check_transactional_id
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, in_turns_if
 from minibroker.protocol.constants import ACKS_ALL, PRODUCER_EPOCH_MAX, ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest, PartitionCommit
@@ -127,6 +128,7 @@ def _check(services: Services, request: TxnOffsetCommitRequest, now: float) -> S
     if request.producer_id < 0 or not 0 <= request.producer_epoch <= PRODUCER_EPOCH_MAX:
         what = f"there is no producer {request.producer_id} of epoch {request.producer_epoch}"
         raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, what)
+    check_transactional_id(request.transactional_id)
     is_unknown = (request.generation, request.member_id, request.instance_id) == (
         NO_GENERATION,
         "",

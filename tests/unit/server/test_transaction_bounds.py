@@ -1,15 +1,20 @@
 """Requests about transactions with numbers that no record can hold: our own wire carries integers
 of 64 bits."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio.testing
 
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.messages.transactions import TransactionMarker, WriteTxnMarkersRequest
+from minibroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    TransactionMarker,
+    WriteTxnMarkersRequest,
+)
 from tests.unit.groups.keeping import OFFSETS, Keeper, keeping
-from tests.unit.server.test_txn_offsets import commit
+from tests.unit.server.test_txn_offsets import commit, request_of
 
 FAR = 2**63 - 1
 
@@ -79,3 +84,27 @@ async def test_offsets_of_a_transaction_may_be_any_number(
     keeper = Keeper()
     async with keeping(keeper):
         assert await commit(keeper, offset) == [0]
+
+
+@pytest.mark.parametrize("transactional_id", ["", "x" * 32_768])
+async def test_offsets_of_an_id_that_no_record_can_hold_are_refused(
+    autojump_clock: trio.testing.MockClock, transactional_id: str
+) -> None:
+    """No coordinator is asked: to find it would take long."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        request = replace(request_of(5), transactional_id=transactional_id)
+        answer = await keeper.answer(request)
+        assert answer.partitions[0].error == ErrorCode.INVALID_REQUEST
+        assert keeper.verified_appends.take_questions() == []
+
+
+@pytest.mark.parametrize("group_id", ["", "x" * 32_768])
+async def test_a_group_that_no_record_can_hold_is_not_added(
+    autojump_clock: trio.testing.MockClock, group_id: str
+) -> None:
+    """Its partition is not looked for."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        answer = await keeper.answer(AddOffsetsToTxnRequest("x", 7, 0, group_id))
+        assert answer.error == ErrorCode.INVALID_GROUP_ID

@@ -218,3 +218,11 @@ async def test_the_verifier_is_asked(node: Node, autojump_clock: trio.testing.Mo
         nursery.cancel_scope.cancel()
     assert sorted(each.error for each in answers) == [0, ErrorCode.NOT_ENOUGH_REPLICAS]
     assert {each.producer_id for each in asked} == {7, 8}
+
+
+@pytest.mark.parametrize("transactional_id", ["", "x" * 32_768])
+def test_an_id_that_no_record_can_hold_is_refused(node: Node, transactional_id: str) -> None:
+    """No coordinator is asked: to find it would take long."""
+    response = send(node, request_of(transactional(7, 0, "a"), transactional_id=transactional_id))
+    assert answer_of(node, response).error == ErrorCode.INVALID_REQUEST
+    assert node.verified_appends.take_questions() == []
