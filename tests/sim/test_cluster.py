@@ -17,7 +17,7 @@ TRIED = 40
 # moves what chance does in every seed.
 FOUND_BY = {
     "cut-at-high-watermark": 1,
-    "count-unconfirmed-shrink": 0,
+    "count-unconfirmed-shrink": 3,
     "grow-without-epoch-start": 14,
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
