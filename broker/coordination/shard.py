@@ -159,6 +159,7 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
         self.table = make_table()
         self.replayed_end = partition.log.log_start
         self._chunks: Iterator[Chunk] = iter(())  # of the last read, not replayed yet
+        self._unfinished: Chunk | None = None  # its marker is applied in part
         self.registry: ShardRegistry | None = None
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
         self._looked_up_to = self.replayed_end  # replay was tried up to here, successfully or not
@@ -233,13 +234,13 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
             self.stop_serving(now)
             self.table = self._make_table()
             self.replayed_end, self._replayed_epoch = log.log_start, NO_EPOCH
-            self._chunks = iter(())
+            self._chunks, self._unfinished = iter(()), None
             self._looked_up_to = self.replayed_end
         if self.replayed_end >= end:
             return False
         self._looked_up_to = end
         try:
-            chunk = next(self._chunks, None)
+            chunk, self._unfinished = self._unfinished or next(self._chunks, None), None
             if chunk is None or not _is_in(log, chunk):
                 self._chunks = read_chunks(log, self.replayed_end, end)
                 chunk = next(self._chunks, None)
@@ -256,7 +257,10 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
             return False
         if chunk is None:
             return False
-        self.replay_marker(chunk)
+        if not self.replay_marker(chunk):
+            self._unfinished = chunk
+            self._looked_up_to = self.replayed_end
+            return True
         for offset, _, key, value, _ in chunk.records:
             decoded = self._format.decode(key, value)
             if isinstance(decoded, Unreadable):
@@ -272,8 +276,9 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
         """Apply one record of a chunk."""
         self.table.replay(offset, key, value)
 
-    def replay_marker(self, chunk: Chunk) -> None:
-        """Apply the marker of a chunk, if it has one."""
+    def replay_marker(self, chunk: Chunk) -> bool:
+        """Apply a part of the marker of a chunk, if it has one; return whether that was all."""
+        return True
 
     def _continues(self, log: Log) -> bool:
         """Whether the replayed records are still the beginning of this log."""

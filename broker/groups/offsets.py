@@ -22,6 +22,7 @@ offsets.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -39,6 +40,7 @@ from minibroker.broker.groups.records import (
     OffsetKey,
     Value,
 )
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
@@ -65,7 +67,9 @@ class OffsetTable:
         self._pending: dict[Key, int] = {}
         # By producer: the offsets of its open transaction, with their places in the log.
         self._transactions: dict[int, dict[OffsetKey, tuple[int, CommittedOffset | None]]] = {}
-        self._unstable: Counter[OffsetKey] = Counter()  # in how many transactions a key is
+        # By key: the producers whose open transactions have it.
+        self._unstable: dict[OffsetKey, dict[int, None]] = {}
+        self._unstable_bytes = 0  # of the offsets of open transactions, about
         self._stored_bytes = 0  # of `_offsets` and `_groups`, about
 
     # -- changes
@@ -98,32 +102,42 @@ class OffsetTable:
         """Apply a record of a producer's open transaction."""
         if self._pending.get(key) == offset:
             del self._pending[key]
-        transaction = self._transactions.setdefault(producer_id, {})
-        self._unstable[key] += key not in transaction
-        transaction[key] = offset, value
+        if producer_id in self._unstable.get(key, ()):
+            self._drop_unstable(producer_id, key)
+        self._transactions.setdefault(producer_id, {})[key] = offset, value
+        self._unstable.setdefault(key, {})[producer_id] = None
+        self._unstable_bytes += _unstable_bytes(key, value)
 
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Apply or forget the offsets of a producer's transaction."""
-        transaction = self._transactions.pop(producer_id, {})
-        for key in transaction:
-            self._drop_unstable(key)
-        if is_commit:
-            for key, (offset, value) in transaction.items():
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> bool:
+        """Apply or forget some offsets of a producer's transaction; return whether that were all.
+        Until it is, the caller calls again, and replays nothing meanwhile."""
+        transaction = self._transactions.get(producer_id, {})
+        for key in [*islice(transaction, AT_ONCE)]:
+            offset, value = self._drop_unstable(producer_id, key)
+            if is_commit:
                 self._apply_offset(offset, key, value)
+        return producer_id not in self._transactions
 
     def _apply_offset(self, offset: int, key: OffsetKey, value: CommittedOffset | None) -> None:
         """Set an offset, which replaces those of records before it in open transactions."""
-        if key in self._unstable:
-            for transaction in self._transactions.values():
-                if key in transaction and transaction[key][0] < offset:
-                    del transaction[key]
-                    self._drop_unstable(key)
+        for producer_id in [*self._unstable.get(key, ())]:
+            if self._transactions[producer_id][key][0] < offset:
+                self._drop_unstable(producer_id, key)
         self._set_offset(key, value)
 
-    def _drop_unstable(self, key: OffsetKey) -> None:
-        self._unstable[key] -= 1
-        if not self._unstable[key]:
+    def _drop_unstable(
+        self, producer_id: int, key: OffsetKey
+    ) -> tuple[int, CommittedOffset | None]:
+        """Remove an offset of a producer's transaction, and return it with its place in the log."""
+        transaction, producers = self._transactions[producer_id], self._unstable[key]
+        offset, value = transaction.pop(key)
+        self._unstable_bytes -= _unstable_bytes(key, value)
+        if not transaction:
+            del self._transactions[producer_id]
+        del producers[producer_id]
+        if not producers:
             del self._unstable[key]
+        return offset, value
 
     def _set_offset(self, key: OffsetKey, value: CommittedOffset | None) -> None:
         group_id, topic, partition = key
@@ -220,13 +234,20 @@ class OffsetTable:
     @property
     def held_bytes(self) -> int:
         """The memory that all of it takes, about."""
-        return self._stored_bytes + PENDING_BYTES * (len(self._pending) + len(self._unstable))
+        return self._stored_bytes + self._unstable_bytes + PENDING_BYTES * len(self._pending)
 
     def growth(self, key: OffsetKey, value: CommittedOffset) -> int:
         """Return how many more bytes are held once this offset is committed, about. A group's
         first offset takes more."""
         before = self.offsets(key.group_id).get(TopicPartition(key.topic, key.partition))
         return _offset_bytes(key.topic, value) - _offset_bytes(key.topic, before)
+
+    def unstable_growth(self, producer_id: int, key: OffsetKey, value: CommittedOffset) -> int:
+        """Return how many more bytes are held once this offset is in a producer's transaction,
+        about; as in `growth` if no other transaction has the key, so that what fits goes on."""
+        if self._unstable.get(key, {}).keys() <= {producer_id}:
+            return self.growth(key, value)
+        return _unstable_bytes(key, value)
 
     # -- keys for tombstones
 
@@ -284,6 +305,11 @@ class OffsetTable:
 
 def _offset_bytes(topic: str, value: CommittedOffset | None) -> int:
     return 0 if value is None else OFFSET_BYTES + len(topic) + len(value.metadata)
+
+
+def _unstable_bytes(key: OffsetKey, value: CommittedOffset | None) -> int:
+    texts = len(key.group_id) + len(key.topic) + (0 if value is None else len(value.metadata))
+    return PENDING_BYTES + texts
 
 
 def _group_bytes(group_id: str, value: GroupMetadata | None = None) -> int:

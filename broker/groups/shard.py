@@ -40,7 +40,9 @@ class Shard(CoordinatorShard[Key, Value, OffsetTable, GroupRegistry]):
             assert value is None or isinstance(value, CommittedOffset)
             self.table.replay_in_transaction(chunk.producer_id, offset, key, value)
 
-    def replay_marker(self, chunk: Chunk) -> None:
+    def replay_marker(self, chunk: Chunk) -> bool:
         """Commit or forget the offsets of the transaction that a marker ends."""
-        if chunk.marker is not None:
-            self.table.end_transaction(chunk.producer_id, is_commit=chunk.marker.is_commit)
+        is_commit = chunk.marker is not None and chunk.marker.is_commit
+        return chunk.marker is None or self.table.end_transaction(
+            chunk.producer_id, is_commit=is_commit
+        )

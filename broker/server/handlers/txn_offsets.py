@@ -59,8 +59,7 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
         if turn.pauses:
             now = trio.current_time()
         serving = _check(services, request, now)
-        group_id = request.group_id
-        records = yield from _records(services, serving, group_id, asked, refusals, turn)
+        records = yield from _records(services, serving, request, asked, refusals, turn)
         if not records:
             return (yield from answer(ErrorCode.NONE))
         batch = bytearray((yield from group_offsets.encode(services, serving.shard, records, turn)))
@@ -100,13 +99,14 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
 def _records(
     services: Services,
     serving: Serving,
-    group_id: str,
+    request: TxnOffsetCommitRequest,
     asked: Mapping[group_offsets.ItemKey, PartitionCommit],
     refusals: dict[group_offsets.ItemKey, ErrorCode],
     turn: Turn,
 ) -> Turns[group_offsets.Records]:
     """Return the records of the offsets that can be committed, and add why others cannot. Raises
     `Refused` if groups would take too much memory."""
+    group_id, producer_id = request.group_id, request.producer_id
     records: group_offsets.Records = []
     growth, now_ms = 0, services.wall_ms()
     for name, item in asked.items():
@@ -115,7 +115,7 @@ def _records(
         else:
             key = OffsetKey(group_id, item.topic, item.partition)
             value = group_offsets.committed(item, now_ms)
-            growth += serving.shard.table.growth(key, value)
+            growth += serving.shard.table.unstable_growth(producer_id, key, value)
             records.append((key, value))
         if turn.is_over():
             yield

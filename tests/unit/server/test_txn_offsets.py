@@ -9,6 +9,7 @@ import trio.testing
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import CommittedOffset, OffsetKey
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import PartitionCommit
 from minibroker.protocol.messages.transactions import (
@@ -23,8 +24,10 @@ from tests.unit.groups.keeping import OFFSETS, Keeper, keeping, turn
 KEY = OffsetKey("g", "t", 0)
 
 
-def request_of(*offsets: int, **more: Any) -> TxnOffsetCommitRequest:
-    partitions = tuple([PartitionCommit("t", number, at) for number, at in enumerate(offsets)])
+def request_of(*offsets: int, metadata: str = "", **more: Any) -> TxnOffsetCommitRequest:
+    partitions = tuple(
+        [PartitionCommit("t", number, at, -1, metadata) for number, at in enumerate(offsets)]
+    )
     fields = {"producer_id": 7, "producer_epoch": 0, **more}
     return TxnOffsetCommitRequest("mine", "g", partitions=partitions, **fields)
 
@@ -164,3 +167,90 @@ def test_a_key_is_unstable_while_any_transaction_has_it() -> None:
     table.end_transaction(8, is_commit=True)
     assert not table.is_pending(KEY)
     assert table.offsets("g")[TopicPartition("t", 0)].offset == 8
+
+
+# -- bounds
+
+
+def test_a_transaction_with_many_offsets_ends_in_parts() -> None:
+    """A part is a turn. What is not applied yet is unstable."""
+    table = OffsetTable()
+    keys = [OffsetKey("g", "t", number) for number in range(2 * AT_ONCE)]
+    for number, key in enumerate(keys):
+        table.replay_in_transaction(7, number, key, CommittedOffset(number))
+    assert not table.end_transaction(7, is_commit=True)
+    assert len(table.offsets("g")) == AT_ONCE == sum(map(table.is_pending, keys))
+    assert table.end_transaction(7, is_commit=True)
+    assert len(table.offsets("g")) == 2 * AT_ONCE
+    assert not any(map(table.is_pending, keys))
+
+
+async def test_a_marker_is_replayed_in_parts(autojump_clock: trio.testing.MockClock) -> None:
+    """Nothing behind it is replayed before all of it."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        assert await commit(keeper, 5) == [0]
+        shard = keeper.shard
+        for number in range(AT_ONCE):
+            shard.table.replay_in_transaction(
+                7, 100 + number, OffsetKey("g", "u", number), CommittedOffset(1)
+            )
+        end = shard.replayed_end
+        marker = TransactionMarker(7, 0, True, 1, (OFFSETS,))
+        keeper.ask(WriteTxnMarkersRequest((marker,)))
+        assert shard.catch_up(trio.current_time())
+        assert shard.replayed_end == end
+        assert not shard.catch_up(trio.current_time())
+        assert shard.replayed_end == end + 1
+        assert len(shard.table.offsets("g")) == AT_ONCE + 1
+
+
+def test_what_a_commit_replaces_is_found_at_once() -> None:
+    """However many transactions are open."""
+    table = OffsetTable()
+    for producer_id in range(3_000):
+        key = KEY if producer_id == 7 else OffsetKey("g", "u", producer_id)
+        table.replay_in_transaction(producer_id, producer_id, key, CommittedOffset(1))
+    table._transactions = Untold(table._transactions)
+    table.replay(3_000, KEY, CommittedOffset(9))
+    assert not table.is_pending(KEY)
+
+
+class Untold(dict[Any, Any]):
+    """A table that no one may go through."""
+
+    def values(self) -> Any:
+        raise AssertionError("all transactions are looked at")
+
+
+def test_the_memory_of_open_transactions_is_counted() -> None:
+    """With their texts, for each transaction that has a key; nothing is left after their ends."""
+    table = OffsetTable()
+    text = "m" * 4_096
+    for producer_id in range(10):
+        for at in (1, 2):
+            value = CommittedOffset(at, -1, text)
+            table.replay_in_transaction(producer_id, 2 * producer_id + at, KEY, value)
+    assert 10 * len(text) < table.held_bytes < 20 * len(text)
+    for producer_id in range(10):
+        assert table.end_transaction(producer_id, is_commit=producer_id == 9)
+    assert len(text) < table.held_bytes < 2 * len(text)
+    table.replay(50, KEY, None)
+    assert table.held_bytes == 0
+
+
+async def test_offsets_of_open_transactions_take_bounded_memory(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One transaction may have an offset that is there already; more count as new."""
+    settings = {"group_coordinator_max_bytes": str(1024 * 1024)}
+    keeper = Keeper(**settings)
+    async with keeping(keeper):
+        metadata = "m" * 4_000
+        errors = [
+            (await commit(keeper, 5, producer_id=number, metadata=metadata))[0]
+            for number in range(300)
+        ]
+        assert {*errors} == {0, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert errors == sorted(errors)
+        assert keeper.groups.held_bytes < 1024 * 1024
