@@ -6,12 +6,10 @@ As groups, transactional ids have coordinators (`groups.admin`).
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import trio
-
 from minibroker.client.errors import error_code, named
-from minibroker.client.groups.admin import LIST_TIMEOUT_S, PASSING, PAUSE_S, ask_coordinator
+from minibroker.client.groups.admin import PASSING, ask_all, ask_coordinator, leaderless_of
 from minibroker.client.net.cluster import Cluster
-from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.groups import TRANSACTION_KEY
 from minibroker.protocol.messages.metadata import MetadataResponse
@@ -20,6 +18,7 @@ from minibroker.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     ListedTransaction,
     ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from minibroker.protocol.types import TopicPartition
 
@@ -65,44 +64,14 @@ async def list_transactions(
 ) -> TransactionsReport:
     """Ask all brokers for transactional ids in one of these states, or in any."""
     found: dict[str, ListedTransaction] = {}
-    silent: dict[int, str] = {}
+
+    def keep(answer: ListTransactionsResponse) -> None:
+        found.update({one.transactional_id: one for one in answer.transactions})
+
     request = ListTransactionsRequest(tuple(states))
-    async with trio.open_nursery() as nursery:
-        for broker in metadata.brokers:
-            nursery.start_soon(_list_of, cluster, broker.node_id, request, found, silent)
-    leaderless = tuple(
-        TopicPartition(topic.name, each.partition)
-        for topic in metadata.topics
-        for each in topic.partitions
-        if each.leader_id == NO_NODE
-    )
-    return TransactionsReport(tuple(found[name] for name in sorted(found)), silent, leaderless)
-
-
-async def _list_of(
-    cluster: Cluster,
-    node_id: int,
-    request: ListTransactionsRequest,
-    found: dict[str, ListedTransaction],
-    silent: dict[int, str],
-) -> None:
-    silent[node_id] = f"no answer within {LIST_TIMEOUT_S:g} s"
-    with trio.move_on_after(LIST_TIMEOUT_S):
-        while True:
-            try:
-                channel = await cluster.channel(node_id)
-                answer = await channel.call(ApiKey.LIST_TRANSACTIONS, request)
-            except (OSError, BrokerError) as error:
-                silent[node_id] = str(error)
-                return
-            if not answer.error:
-                found.update({one.transactional_id: one for one in answer.transactions})
-                del silent[node_id]
-                return
-            silent[node_id] = error_code(answer.error).name
-            if answer.error not in PASSING:
-                return
-            await trio.sleep(PAUSE_S)
+    silent = await ask_all(cluster, metadata, ApiKey.LIST_TRANSACTIONS, request, keep)
+    transactions = tuple(found[name] for name in sorted(found))
+    return TransactionsReport(transactions, silent, leaderless_of(metadata))
 
 
 async def describe_transactions(

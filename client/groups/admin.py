@@ -13,7 +13,7 @@ several groups or partitions the first refusal is raised; the others are done.
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -39,6 +39,7 @@ from minibroker.protocol.messages.groups import (
     FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
+    ListGroupsResponse,
     MemberDescription,
 )
 from minibroker.protocol.messages.metadata import MetadataResponse
@@ -76,6 +77,12 @@ Partitions: TypeAlias = Iterable[tuple[str, int]]
 Offsets: TypeAlias = Mapping[tuple[str, int], int | OffsetAndMetadata]
 
 Response = TypeVar("Response")
+Listed = TypeVar("Listed", bound="_Listed")
+
+
+class _Listed(Protocol):
+    @property
+    def error(self) -> int: ...
 
 
 class GroupsReport(NamedTuple):
@@ -136,44 +143,60 @@ async def list_groups(
     `metadata` are those of the offsets topic; the cluster's are at least as new.
     """
     found: dict[str, ListedGroup] = {}
-    silent: dict[int, str] = {}
+
+    def keep(answer: ListGroupsResponse) -> None:
+        found.update({group.group_id: group for group in answer.groups})
+
     request = ListGroupsRequest(tuple(states))
-    async with trio.open_nursery() as nursery:
-        for broker in metadata.brokers:
-            nursery.start_soon(_list_of, cluster, broker.node_id, request, found, silent)
-    leaderless = tuple(
+    silent = await ask_all(cluster, metadata, ApiKey.LIST_GROUPS, request, keep)
+    groups = tuple(found[name] for name in sorted(found))
+    return GroupsReport(groups, silent, leaderless_of(metadata))
+
+
+def leaderless_of(metadata: MetadataResponse) -> tuple[TopicPartition, ...]:
+    """Return the partitions without a leader."""
+    return tuple(
         TopicPartition(topic.name, each.partition)
         for topic in metadata.topics
         for each in topic.partitions
         if each.leader_id == NO_NODE
     )
-    return GroupsReport(tuple(found[name] for name in sorted(found)), silent, leaderless)
 
 
-async def _list_of(
+async def ask_all(
     cluster: Cluster,
-    node_id: int,
-    request: ListGroupsRequest,
-    found: dict[str, ListedGroup],
-    silent: dict[int, str],
-) -> None:
-    silent[node_id] = f"no answer within {LIST_TIMEOUT_S:g} s"
-    with trio.move_on_after(LIST_TIMEOUT_S):
-        while True:
-            try:
-                channel = await cluster.channel(node_id)
-                answer = await channel.call(ApiKey.LIST_GROUPS, request)
-            except (OSError, BrokerError) as error:
-                silent[node_id] = str(error)
-                return
-            if not answer.error:
-                found.update({group.group_id: group for group in answer.groups})
-                del silent[node_id]
-                return
-            silent[node_id] = error_code(answer.error).name
-            if answer.error not in PASSING:
-                return
-            await trio.sleep(PAUSE_S)
+    metadata: MetadataResponse,
+    api_key: ApiKey,
+    request: Request[Listed],
+    keep: Callable[[Listed], None],
+) -> dict[int, str]:
+    """Ask all brokers what they coordinate, and keep each answer. Return the errors of those that
+    did not answer."""
+    silent: dict[int, str] = {}
+
+    async def ask(node_id: int) -> None:
+        silent[node_id] = f"no answer within {LIST_TIMEOUT_S:g} s"
+        with trio.move_on_after(LIST_TIMEOUT_S):
+            while True:
+                try:
+                    channel = await cluster.channel(node_id)
+                    answer = await channel.call(api_key, request)
+                except (OSError, BrokerError) as error:
+                    silent[node_id] = str(error)
+                    return
+                if not answer.error:
+                    keep(answer)
+                    del silent[node_id]
+                    return
+                silent[node_id] = error_code(answer.error).name
+                if answer.error not in PASSING:
+                    return
+                await trio.sleep(PAUSE_S)
+
+    async with trio.open_nursery() as nursery:
+        for broker in metadata.brokers:
+            nursery.start_soon(ask, broker.node_id)
+    return silent
 
 
 async def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupDescription]:
