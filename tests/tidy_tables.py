@@ -100,7 +100,7 @@ PURE_FILES = """
     broker/groups/consumer_group.py broker/groups/consumer_heartbeats.py
     broker/groups/consumer_journal.py broker/groups/consumer_state.py
     broker/groups/server_assignors.py broker/groups/subscriptions.py
-    broker/groups/topic_pattern.py
+    broker/coordination/name_pattern.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/group_members.py broker/groups/member_index.py broker/groups/states.py
     broker/coordination/replay.py broker/coordination/shard.py

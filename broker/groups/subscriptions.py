@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import TypeAlias
 
+from minibroker.broker.coordination.name_pattern import InvalidPatternError, NamePattern
 from minibroker.broker.groups.consumer_records import MemberMetadata
-from minibroker.broker.groups.topic_pattern import InvalidPatternError, TopicPattern
 from minibroker.broker.metadata.model import TopicImage
 from minibroker.broker.turns import Turn, Turns
 from minibroker.protocol.constants import INTERNAL_TOPICS
@@ -20,7 +20,7 @@ class PatternTopics:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = TopicPattern(pattern)
+        self._pattern = NamePattern(pattern)
         self._known: dict[str, bool] = {}
 
     def matching(self, names: Iterable[str], turn: Turn) -> Turns[set[str]]:

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import trio
 
+from minibroker.broker.coordination.name_pattern import InvalidPatternError, NamePattern
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import check_group_id
-from minibroker.broker.groups.topic_pattern import InvalidPatternError, TopicPattern
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES
 from minibroker.broker.server.handlers.producer_id import fresh_producer_id
@@ -336,7 +336,7 @@ def list_transactions(
     pattern = None
     if request.transactional_id_pattern:
         try:
-            pattern = TopicPattern(request.transactional_id_pattern)
+            pattern = NamePattern(request.transactional_id_pattern)
         except InvalidPatternError:
             return ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION)
     shards, is_loading = services.transactions.all_served(now)

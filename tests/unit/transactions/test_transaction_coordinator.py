@@ -302,6 +302,10 @@ async def test_transactions_are_described_and_listed(autojump_clock: CLOCK) -> N
             listed = await node.answer(ListTransactionsRequest(**filters))
             assert sorted(one.transactional_id for one in listed.transactions) == found, filters
             assert listed.unknown_states == (("Opn",) if "states" in filters else ())
+        await node.begin("app:größe 1")
+        by_pattern = ListTransactionsRequest(transactional_id_pattern=r"app:\S+ \d")
+        [one] = (await node.answer(by_pattern)).transactions
+        assert one.transactional_id == "app:größe 1"
         bad = await node.answer(ListTransactionsRequest(transactional_id_pattern="("))
         assert bad.error == ErrorCode.INVALID_REGULAR_EXPRESSION
 
