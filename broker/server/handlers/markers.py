@@ -6,6 +6,7 @@ it. The coordinator repeats a marker until it has an answer, so one may be in a 
 which changes nothing.
 """
 
+from collections.abc import Generator
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -41,7 +42,8 @@ from minibroker.protocol.types import TopicPartition
 WAIT_S: Final = 30.0  # for the in-sync replicas
 ITEMS_OF_A_MARKER: Final = 10  # that take as long as to append one
 
-Written: TypeAlias = WriteTxnMarkersResponse | Parked[WriteTxnMarkersResponse]
+Answer: TypeAlias = WriteTxnMarkersResponse | Turns[WriteTxnMarkersResponse]
+Written: TypeAlias = WriteTxnMarkersResponse | Parked[Answer]
 
 
 class _Waiting(NamedTuple):
@@ -75,6 +77,8 @@ class _Markers:
                     yield
                     now = trio.current_time()
         answer = self.attempt(now)
+        if isinstance(answer, Generator):
+            return (yield from answer)
         if answer is not None:
             return answer
         deadline = now + WAIT_S
@@ -97,10 +101,11 @@ class _Markers:
         end = appended.last_offset + 1
         self._waiting.append(_Waiting(index, place, partition, partition.leader_epoch, end))
 
-    def attempt(self, now: float) -> WriteTxnMarkersResponse | None:
+    def attempt(self, now: float) -> Answer | None:
         """Return the answer once no entry of it can change any more; None before."""
-        self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
-        return None if self._waiting else self._response()
+        while self._waiting and self._is_final(self._waiting[-1], now):
+            self._waiting.pop()
+        return None if self._waiting else self._answer()
 
     def _is_final(self, item: _Waiting, now: float) -> bool:
         """Whether a marker is committed, or cannot be in this leader epoch."""
@@ -117,28 +122,32 @@ class _Markers:
         self._errors[item.marker][item.place] = code
         return True
 
-    def _expire(self) -> WriteTxnMarkersResponse:
+    def _expire(self) -> Answer:
         for item in self._waiting:
             self._errors[item.marker][item.place] = ErrorCode.REQUEST_TIMED_OUT
-        return self._response()
+        return self._answer()
 
-    def _response(self) -> WriteTxnMarkersResponse:
-        return WriteTxnMarkersResponse(
-            tuple(
-                [
-                    TransactionMarkerResult(
-                        marker.producer_id,
-                        tuple(
-                            [
-                                TransactionPartitionResult(*name, error)
-                                for name, error in zip(marker.partitions, errors, strict=True)
-                            ]
-                        ),
-                    )
-                    for marker, errors in zip(self._request.markers, self._errors, strict=True)
-                ]
-            )
-        )
+    def _answer(self) -> Answer:
+        return in_turns_if(_size_of(self._request) > AT_ONCE, self._response())
+
+    def _response(self) -> Turns[WriteTxnMarkersResponse]:
+        answers: list[TransactionMarkerResult] = []
+        turn = Turn()
+        for marker, errors in zip(self._request.markers, self._errors, strict=True):
+            results: list[TransactionPartitionResult] = []
+            for name, error in zip(marker.partitions, errors, strict=True):
+                results.append(TransactionPartitionResult(*name, error))
+                if turn.is_over():
+                    yield
+            answers.append(TransactionMarkerResult(marker.producer_id, tuple(results)))
+            if turn.is_over():
+                yield
+        return WriteTxnMarkersResponse(tuple(answers))
+
+
+def _size_of(request: WriteTxnMarkersRequest) -> int:
+    """Return how many markers and partitions a request has."""
+    return len(request.markers) + sum([len(each.partitions) for each in request.markers])
 
 
 def _newest_coordinator_epoch(image: ClusterImage) -> int:
@@ -173,8 +182,7 @@ def write(
     services: Services, request: WriteTxnMarkersRequest, now: float
 ) -> Written | Turns[Written]:
     """Append the markers, and answer when they are committed."""
-    size = len(request.markers) + sum([len(each.partitions) for each in request.markers])
-    is_long = size * ITEMS_OF_A_MARKER > AT_ONCE
+    is_long = _size_of(request) * ITEMS_OF_A_MARKER > AT_ONCE
     return in_turns_if(is_long, _Markers(services, request).append_all())
 
 

@@ -1,5 +1,6 @@
 """WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, and what readers see of transactions."""
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -135,6 +136,21 @@ async def test_many_markers_pause(clock: trio.testing.MockClock) -> None:
     turns = markers.write(node.services, request, 0.0)
     assert not isinstance(turns, WriteTxnMarkersResponse | Parked)
     assert next(turns) is None
+    outcome = without_pause(turns)
+    assert isinstance(outcome, WriteTxnMarkersResponse)
+    assert errors_of(outcome) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 600
+
+
+async def test_an_answer_about_many_markers_is_made_in_turns(clock: trio.testing.MockClock) -> None:
+    """It has as many elements."""
+    node = knowing()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    outcome = without_pause(markers.write(node.services, request_of(*[T0] * 600), 0.0))
+    assert isinstance(outcome, Parked)
+    node.followed(2, 600)
+    answer = outcome.attempt(0.0)
+    assert isinstance(answer, Generator)
+    assert errors_of(without_pause(answer)) == [0] * 600
 
 
 async def test_producers_are_described(clock: trio.testing.MockClock) -> None:
