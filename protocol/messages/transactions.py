@@ -134,7 +134,8 @@ class TransactionMarker:
 @dataclass(frozen=True, slots=True)
 class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
     """Appends markers, from a coordinator to the leaders of partitions. The answer is sent once
-    every in-sync replica has them."""
+    every in-sync replica has them. A marker of a coordinator epoch that the receiver has not heard
+    of gets NOT_COORDINATOR, and one with a number that no record can hold INVALID_REQUEST."""
 
     markers: tuple[TransactionMarker, ...] = ()
 

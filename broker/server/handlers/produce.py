@@ -106,7 +106,6 @@ class _Produce:
     __slots__ = (
         "_acks",
         "_answers",
-        "_bad_id",
         "_budget",
         "_client_id",
         "_is_without_id",
@@ -130,15 +129,7 @@ class _Produce:
         self._services = services
         acks = request.acks
         self._is_without_id = request.transactional_id is None and _is_transactional(request)
-        self._transaction: ProducerTransaction | None = None
-        self._bad_id: Refused | None = None
-        if request.transactional_id is not None:
-            try:
-                check_transactional_id(request.transactional_id)
-            except Refused as refused:
-                self._bad_id = refused
-            version = request.transaction_version
-            self._transaction = ProducerTransaction(request.transactional_id, version)
+        self._transaction = _transaction_of(request)
         self._client_id = client_id
         self._peer = peer
         self._acks = acks
@@ -187,8 +178,8 @@ class _Produce:
             if not is_too_large and not self._check_records(batch, needs_keys, examined):
                 return False
             if self._transaction is not None and is_transactional(batch):
-                if self._bad_id is not None:
-                    raise self._bad_id
+                if isinstance(self._transaction, Refused):
+                    raise self._transaction
                 verified = self._services.verified_appends
                 waiting = verified.submit(partition, batch, self._transaction, self._acks)
                 if waiting is not None:
@@ -393,6 +384,18 @@ class _Produce:
             leader_epoch=leader_epoch,
             topic_id=topic_id,
         )
+
+
+def _transaction_of(request: ProduceRequest) -> ProducerTransaction | Refused | None:
+    """Return the transaction that a request names, or why it cannot be one."""
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return None
+    try:
+        check_transactional_id(transactional_id)
+    except Refused as refused:
+        return refused
+    return ProducerTransaction(transactional_id, request.transaction_version)
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
