@@ -1,7 +1,7 @@
 """The tasks that ask the coordinators of transactions about partitions, for `VerifiedAppends`.
 
     run
-     |- _ask        one for each question that is under way
+     |- _ask_of     some for each transactional id, with one question under way
      `- _serve(1)   a connection to the coordinators on broker 1; it ends after a while without use
 
 A question that cannot be asked, because no coordinator is known or reached, is answered with an
@@ -9,6 +9,7 @@ error after which the producer sends its batch again.
 """
 
 import logging
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -29,6 +30,7 @@ from minibroker.protocol.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 REQUEST_S_MAX: Final = 10.0
+ASKED_AT_ONCE: Final = 5  # questions about one transactional id that are under way
 IDLE_S: Final = 10.0  # a connection without questions is closed after that
 
 # Asks a coordinator about a transaction of a transaction version; returns the errors of partitions.
@@ -121,6 +123,8 @@ class TransactionVerifier:
     """Asks what `VerifiedAppends` wants to know, by a verifier."""
 
     def __init__(self, appends: VerifiedAppends, verify: Verifier) -> None:
+        self._waiting: dict[str, deque[tuple[TransactionPartitions, int]]] = {}  # by id
+        self._tasks: Counter[str] = Counter()  # by id
         self._appends = appends
         self._verify = verify
         self._asked = trio.Event()
@@ -134,9 +138,27 @@ class TransactionVerifier:
         async with trio.open_nursery() as nursery:
             while True:
                 self._asked = trio.Event()
-                for asked, version in self._appends.take_questions():
-                    nursery.start_soon(self._ask, asked, version)
+                while questions := self._appends.take_questions():
+                    for asked, version in questions:
+                        transactional_id = asked.transactional_id
+                        waiting = self._waiting.setdefault(transactional_id, deque())
+                        waiting.append((asked, version))
+                        if self._tasks[transactional_id] < ASKED_AT_ONCE:
+                            self._tasks[transactional_id] += 1
+                            nursery.start_soon(self._ask_of, transactional_id)
+                    await trio.lowlevel.checkpoint()
                 await self._asked.wait()
+
+    async def _ask_of(self, transactional_id: str) -> None:
+        """Ask about an id until nothing waits."""
+        waiting = self._waiting[transactional_id]
+        try:
+            while waiting:
+                await self._ask(*waiting.popleft())
+        finally:
+            self._tasks[transactional_id] -= 1
+            if not self._tasks[transactional_id]:
+                del self._tasks[transactional_id], self._waiting[transactional_id]
 
     async def _ask(self, asked: TransactionPartitions, version: int) -> None:
         errors: Mapping[TopicPartition, int] = {}

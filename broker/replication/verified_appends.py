@@ -12,6 +12,7 @@ is asked whether it has it. In the second one (KIP-890) the leader adds it.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from minibroker.broker.errors import Refused
@@ -20,6 +21,7 @@ from minibroker.broker.log.verifications import Verification
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.transactions import SECOND_PROTOCOL, TransactionPartitions
 from minibroker.protocol.types import TopicPartition
@@ -37,6 +39,10 @@ TEMPORARY: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
+
+
+# What a batch that waits takes in memory beside its bytes, about.
+WAITING_BYTES: Final = 2_000
 
 
 class ProducerTransaction(NamedTuple):
@@ -64,6 +70,11 @@ class WaitingAppend:
         self.batch = batch
         self.acks = acks
         self.outcome: Appended | Refused | None = None
+
+    @property
+    def held_size(self) -> int:
+        """The memory that it takes, about."""
+        return WAITING_BYTES + len(self.batch)
 
 
 class _Queue:
@@ -132,9 +143,9 @@ class VerifiedAppends:
         return waiting
 
     def take_questions(self) -> list[tuple[TransactionPartitions, int]]:
-        """Return what is to be asked now, each with its transaction version. Each of them gets one
-        `answer`."""
-        taken, self._to_ask = self._to_ask, {}
+        """Return some of what is to be asked now, each with its transaction version. Each of them
+        gets one `answer`."""
+        taken = {each: self._to_ask.pop(each) for each in [*islice(self._to_ask, AT_ONCE)]}
         return [
             (
                 TransactionPartitions(

@@ -305,15 +305,13 @@ class _Produce:
 
     @property
     def held_size(self) -> int:
-        """The bytes of batches that are not verified yet."""
-        return sum([len(item.waiting.batch) for item in self._unverified])
+        """The memory of batches that are not verified yet, about."""
+        return sum([item.waiting.held_size for item in self._unverified])
 
     def attempt(self, now: float) -> ProduceResponse | None:
         """Return the answer once none of its entries can change any more; None before."""
-        if self._unverified:
-            self._unverified = [
-                item for item in self._unverified if not self._on_verified(item, now)
-            ]
+        while self._unverified and self._on_verified(self._unverified[-1], now):
+            self._unverified.pop()
         if self._waiting:
             self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
         return None if self._waiting or self._unverified else self._response()

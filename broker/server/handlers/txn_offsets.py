@@ -92,7 +92,7 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
         lambda: deadline,
         attempt,
         lambda: finish(ErrorCode.REQUEST_TIMED_OUT),
-        len(waiting.batch) if waiting else 0,
+        waiting.held_size if waiting else 0,
     )
 
 

@@ -7,8 +7,9 @@ import trio
 import trio.testing
 
 from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.replication.transaction_verifier import TransactionVerifier
+from minibroker.broker.replication.transaction_verifier import ASKED_AT_ONCE, TransactionVerifier
 from minibroker.broker.server.handlers import markers, produce
+from minibroker.broker.turns import AT_ONCE, without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
@@ -226,3 +227,42 @@ def test_an_id_that_no_record_can_hold_is_refused(node: Node, transactional_id: 
     response = send(node, request_of(transactional(7, 0, "a"), transactional_id=transactional_id))
     assert answer_of(node, response).error == ErrorCode.INVALID_REQUEST
     assert node.verified_appends.take_questions() == []
+
+
+async def test_many_questions_about_an_id_are_asked_in_turns(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One request may have thousands, each of another producer. Another id does not wait."""
+    count = 2 * AT_ONCE
+    batches = [transactional(number, 0, "a") for number in range(count)]
+    turns = produce.handle_in_turns(node.services, request_of(*batches), 0.0)
+    many = without_pause(turns)
+    assert isinstance(many, Parked)
+    under_way, most, other_ids = 0, 0, 0
+
+    async def ask(question: TransactionPartitions, version: int) -> Mapping[TopicPartition, int]:
+        nonlocal under_way, most, other_ids
+        other_ids += question.transactional_id != "mine" and under_way > 0
+        under_way += 1
+        most = max(most, under_way)
+        await trio.sleep(0.5)
+        under_way -= 1
+        return KNOWN
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(TransactionVerifier(node.verified_appends, ask).run)
+        batch = transactional(9_999, 0, "a")
+        other = parked(node, request_of(batch, transactional_id="other"))
+        response = await node.purgatory.wait_for_answer(other)
+        assert (response.partitions[0].error, other_ids) == (0, 1)
+        assert trio.current_time() < 2
+        await trio.sleep(count)
+        assert many.attempt(0.0) is not None
+        assert most <= ASKED_AT_ONCE + 1
+        nursery.cancel_scope.cancel()
+
+
+def test_what_waits_counts_as_memory(node: Node) -> None:
+    """A batch of some bytes takes more while it waits."""
+    waiting = parked(node, request_of(transactional(7, 0, "a")))
+    assert waiting.held_size > 1_000
