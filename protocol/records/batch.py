@@ -160,7 +160,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 def is_transactional(batch: Buffer) -> bool:
     """Return whether bytes are long enough to be a batch, and it has the attribute."""
-    return len(batch) >= BATCH_HEADER_BYTES and bool(batch[_ATTRIBUTES_AT + 1] & TRANSACTIONAL)
+    return len(batch) >= BATCH_HEADER_BYTES and batch[_ATTRIBUTES_AT + 1] & TRANSACTIONAL != 0
 
 
 def read_max_timestamp(batch: Buffer) -> int:

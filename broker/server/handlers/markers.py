@@ -63,6 +63,7 @@ class _Markers:
         self._services = services
         self._request = request
         self._errors = [[int(ErrorCode.NONE)] * len(each.partitions) for each in request.markers]
+        self.size = len(request.markers) + sum(map(len, self._errors))  # in elements
         self._waiting: list[_Waiting] = []
         self._newest_epoch = _newest_coordinator_epoch(services.image)
 
@@ -128,7 +129,7 @@ class _Markers:
         return self._answer()
 
     def _answer(self) -> Answer:
-        return in_turns_if(_size_of(self._request) > AT_ONCE, self._response())
+        return in_turns_if(self.size > AT_ONCE, self._response())
 
     def _response(self) -> Turns[WriteTxnMarkersResponse]:
         answers: list[TransactionMarkerResult] = []
@@ -143,11 +144,6 @@ class _Markers:
             if turn.is_over():
                 yield
         return WriteTxnMarkersResponse(tuple(answers))
-
-
-def _size_of(request: WriteTxnMarkersRequest) -> int:
-    """Return how many markers and partitions a request has."""
-    return len(request.markers) + sum([len(each.partitions) for each in request.markers])
 
 
 def _newest_coordinator_epoch(image: ClusterImage) -> int:
@@ -182,8 +178,8 @@ def write(
     services: Services, request: WriteTxnMarkersRequest, now: float
 ) -> Written | Turns[Written]:
     """Append the markers, and answer when they are committed."""
-    is_long = _size_of(request) * ITEMS_OF_A_MARKER > AT_ONCE
-    return in_turns_if(is_long, _Markers(services, request).append_all())
+    markers = _Markers(services, request)
+    return in_turns_if(markers.size * ITEMS_OF_A_MARKER > AT_ONCE, markers.append_all())
 
 
 def describe_producers(

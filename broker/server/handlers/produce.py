@@ -31,6 +31,7 @@ receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled re
 """
 
 import logging
+from collections import deque
 from collections.abc import Hashable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -136,7 +137,7 @@ class _Produce:
         self.renew(now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
-        self._unverified: list[_Unverified] = []
+        self._unverified: deque[_Unverified] = deque()
 
     def renew(self, now: float) -> None:
         """Begin a turn: ask whether this broker may still decide alone."""
@@ -301,7 +302,8 @@ class _Produce:
         unverified = [item.waiting for item in self._unverified]
         partitions = [item.partition for item in self._waiting]
         partitions += [item.partition for item in self._unverified]
-        return (*unverified, *[partition.topic_partition for partition in partitions])
+        names = dict.fromkeys([partition.topic_partition for partition in partitions])
+        return (*unverified, *names)
 
     @property
     def held_size(self) -> int:
@@ -310,8 +312,8 @@ class _Produce:
 
     def attempt(self, now: float) -> ProduceResponse | None:
         """Return the answer once none of its entries can change any more; None before."""
-        while self._unverified and self._on_verified(self._unverified[-1], now):
-            self._unverified.pop()
+        while self._unverified and self._on_verified(self._unverified[0], now):
+            self._unverified.popleft()
         if self._waiting:
             self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
         return None if self._waiting or self._unverified else self._response()
