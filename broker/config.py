@@ -21,6 +21,7 @@ from minibroker.broker.config_property import (
     ETCD,
     PROBLEMS_MAX,
     ConfigError,
+    Kind,
     Property,
     Value,
     attribute_of,
@@ -31,6 +32,11 @@ from minibroker.broker.config_sources import environment_name, from_environment
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
+from minibroker.broker.properties.group_settings import (
+    GROUP_PROPERTIES,
+    GroupSettings,
+    milliseconds,
+)
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.kept import (
     FLUSH_MESSAGES,
@@ -239,6 +245,55 @@ class Config(
             )
             for name, (row, value, source) in sorted((read | kept).items())
         )
+
+    def check_group(self, overrides: Mapping[str, str]) -> None:
+        """Check a group's own settings. Raises `ConfigError`."""
+        for name, text in overrides.items():
+            if name not in GROUP_PROPERTIES:
+                known = ", ".join(GROUP_PROPERTIES)
+                raise ConfigError(f"{name:.99} is no setting of a group; there are {known}")
+            if milliseconds(text) is None:
+                raise ConfigError(f"{name} is {text[:20]!r}, not a number of milliseconds")
+        settings = self.for_group(overrides)
+        if overrides and settings.heartbeat_interval_ms >= settings.session_timeout_ms:
+            what = f"a heartbeat every {settings.heartbeat_interval_ms} ms comes too late"
+            raise ConfigError(f"{what}: the session ends after {settings.session_timeout_ms} ms")
+
+    def for_group(self, overrides: Mapping[str, str]) -> GroupSettings:
+        """Return the settings in force for a group with these own ones. What this broker cannot
+        read, because another kind of broker has stored it, is skipped."""
+        found = {
+            row.field: milliseconds(overrides.get(name, "")) or getattr(self, row.broker_attribute)
+            for name, row in GROUP_PROPERTIES.items()
+        }
+        return GroupSettings(**found)
+
+    def describe_group(
+        self, overrides: Mapping[str, str], *, with_synonyms: bool = False
+    ) -> tuple[ConfigDescription, ...]:
+        """Return a group's effective settings, by name."""
+        settings = self.for_group(overrides)
+        return tuple(
+            ConfigDescription(
+                name,
+                str(getattr(settings, row.field)),
+                is_default=name not in overrides,
+                type=Kind.INT,
+                unit="ms",
+                documentation=row.sentence,
+                source=ConfigSource.GROUP if name in overrides else ConfigSource.DEFAULT,
+                synonyms=self._group_synonyms(name, overrides) if with_synonyms else (),
+            )
+            for name, row in sorted(GROUP_PROPERTIES.items())
+        )
+
+    def _group_synonyms(self, name: str, overrides: Mapping[str, str]) -> tuple[ConfigSynonym, ...]:
+        """Return the values of a group's setting by their precedence: the group's, the broker's and
+        the default."""
+        own = (
+            [ConfigSynonym(name, overrides[name], ConfigSource.GROUP)] if name in overrides else []
+        )
+        return (*own, *self._broker_synonyms(PROPERTIES[f"group.{name}"]))
 
     def _synonyms(
         self, name: str, row: Property, overrides: Mapping[str, str]

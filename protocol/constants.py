@@ -70,6 +70,7 @@ class ConfigResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
     CLIENT_METRICS = 16  # of Kafka; there are none here
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -78,6 +79,7 @@ class ConfigSource(IntEnum):
     TOPIC = 1
     BROKER = 4  # a broker's file, environment or flags
     DEFAULT = 5
+    GROUP = 8
 
 
 class ConfigOperation(IntEnum):

@@ -9,6 +9,7 @@
 | `admissions/NODE` | the last registration that the controller admitted, until unregistered |
 | `departures/NODE/PART` | the ends of a broker's logs when it had shut down cleanly |
 | `topics/NAME` | a topic's id and its own settings |
+| `groups/ID` | a consumer group's own settings |
 | `partitions/ID/NUMBER` | leader, epochs, ISR and replicas of one partition of that topic id |
 | `tombstones/ID` | a deleted topic whose directories may still lie on brokers (CTL-15) |
 | `producer-ids` | the first producer id that no broker has claimed |
@@ -49,6 +50,7 @@ BROKERS: Final = "brokers/"
 ADMISSIONS: Final = "admissions/"
 DEPARTURES: Final = "departures/"
 TOPICS: Final = "topics/"
+GROUPS: Final = "groups/"
 PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
 
@@ -104,6 +106,10 @@ def read_state(entries: Entries) -> Turns[State]:
         topics={topic.name: topic for topic in topics if topic.id not in deleted},
         admissions={admission.node_id: admission for admission in admissions},
         tombstones=deleted,
+        groups={
+            key.removeprefix(GROUPS): _parse(entries, key, _group)
+            for key in _under(entries, GROUPS)
+        },
         creation=(read_controller_epoch(entries) + 1) << CREATION_BITS,
     )
 
@@ -213,6 +219,12 @@ def topic_put(topic: TopicRecord) -> Put:
             "creation": topic.creation,
         },
     )
+
+
+def group_write(group_id: str, configs: Mapping[str, str]) -> Put | Delete:
+    """The entry of a group's own settings; without any it has no entry."""
+    key = GROUPS + group_id
+    return _put(key, {"configs": dict(configs)}) if configs else Delete(key)
 
 
 def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
@@ -337,6 +349,10 @@ def _partition(key: str, found: Any) -> PartitionRecord:
         replicas=tuple(found["replicas"]),
         unsafe=tuple(found.get("unsafe", ())),
     )
+
+
+def _group(key: str, found: Any) -> dict[str, str]:
+    return dict(found["configs"])
 
 
 def _tombstone(key: str, found: Any) -> Tombstone:

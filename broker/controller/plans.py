@@ -130,6 +130,14 @@ class Draft:
         self._updated_topics[topic.name] = None
         self.write([entries.topic_put(topic)])
 
+    def set_group(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Replace a group's own settings; without any it has none."""
+        groups = {**self.state.groups, group_id: configs}
+        if not configs:
+            del groups[group_id]
+        self.state = replace(self.state, groups=groups)
+        self.write([entries.group_write(group_id, configs)])
+
     def add_topic(self, topic: TopicRecord) -> TopicRecord:
         """Add a topic with the next creation number; `write_added` writes it."""
         self.state = replace(self.state, creation=self.state.creation + 1)
@@ -192,7 +200,8 @@ class Draft:
             tuple(self._changed),
             before.brokers != after.brokers
             or before.admissions != after.admissions
-            or before.fenced != after.fenced,
+            or before.fenced != after.fenced
+            or before.groups != after.groups,
         )
         writes = tuple(self._writes.values())
         return Plan(answer, after, writes, tuple(self.reports), change)

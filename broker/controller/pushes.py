@@ -42,6 +42,7 @@ from minibroker.protocol.constants import (
     ErrorCode,
 )
 from minibroker.protocol.messages.control import (
+    GroupState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LiveBroker,
@@ -253,6 +254,7 @@ class Pushes:
         return name
 
     def _next_metadata(self, states: "_States") -> Push:
+        groups = states.groups() if self._news or self._is_first_due else None
         self._move_all_to_sent(self._news)
         topics: list[TopicState] = []
         partitions: list[PartitionState] = []
@@ -280,6 +282,7 @@ class Pushes:
             topics=tuple(topics),
             partitions=tuple(partitions),
             begins_image=self._is_first_due,
+            groups=groups,
         )
         return Push(ApiKey.UPDATE_METADATA, request)
 
@@ -415,6 +418,13 @@ class _States:
             return None
         configs = tuple(ConfigEntry(*entry) for entry in topic.configs.items())
         return TopicState(topic.name, topic.id, configs, len(topic.partitions), topic.creation)
+
+    def groups(self) -> tuple[GroupState, ...]:
+        """Return the groups that have settings of their own."""
+        return tuple(
+            GroupState(group_id, tuple(ConfigEntry(*entry) for entry in configs.items()))
+            for group_id, configs in self.state.groups.items()
+        )
 
     def partition(self, name: TopicPartition) -> PartitionState | None:
         """Return a partition; None if it does not exist."""

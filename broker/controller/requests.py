@@ -53,9 +53,8 @@ def refuse(request: Request, code: ErrorCode, message: str) -> Response:
     match request:
         case CreateTopicsRequest(topics=new):
             return CreateTopicsResponse(_refused((topic.name for topic in new), code, message))
-        case DeleteTopicsRequest(topics=names, topic_ids=ids):
-            by_id = tuple(TopicResult("", code, message, topic_id) for topic_id in ids)
-            return DeleteTopicsResponse(_refused(names, code, message) + by_id)
+        case DeleteTopicsRequest():
+            return request.refused(code, message)
         case CreatePartitionsRequest(topics=grown):
             return CreatePartitionsResponse(
                 _refused((topic.name for topic in grown), code, message)

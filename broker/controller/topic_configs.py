@@ -17,11 +17,11 @@ from minibroker.protocol.messages.configs import ConfigChange, TopicConfigChange
 
 
 def check_alterable(wanted: TopicConfigChanges) -> None:
-    """Check that these are settings of a topic, each named once. Raises `Refused`."""
+    """Check that these are settings of a topic or a group, each named once. Raises `Refused`."""
     if wanted.resource_type == ConfigResourceType.BROKER:
         what = "a broker's settings cannot be changed while it runs: change its file and restart it"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
-    if wanted.resource_type != ConfigResourceType.TOPIC:
+    if wanted.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
         what = f"there is no resource type {wanted.resource_type} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
     names: set[str] = set()

@@ -20,6 +20,7 @@ from minibroker.broker.controller.assignment import (
     in_order,
     place_partitions,
 )
+from minibroker.broker.controller.group_configs import altered_group
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
 from minibroker.broker.controller.topic_configs import altered, check_alterable
@@ -29,6 +30,7 @@ from minibroker.protocol.constants import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     TOPIC_NAME_CHARS_MAX,
+    ConfigResourceType,
     ErrorCode,
 )
 from minibroker.protocol.messages.configs import (
@@ -48,6 +50,7 @@ from minibroker.protocol.messages.topics import (
     NewPartitions,
     NewTopic,
     TopicResult,
+    UnclearTopic,
 )
 from minibroker.protocol.topic_names import is_topic_name
 
@@ -114,19 +117,25 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
         except Refused as refused:
             return TopicResult(name, refused.code, refused.message, topic_id)
 
+    def refuse(draft: Draft, unclear: UnclearTopic) -> TopicResult:
+        named = "a name and an id" if unclear.name else "neither a name nor an id"
+        what = f"a topic to delete has either a name or an id; this has {named}"
+        return TopicResult(unclear.name, ErrorCode.INVALID_REQUEST, what, unclear.topic_id)
+
     draft = Draft(state)
     named = [(name, name) for name in request.topics]
     results = yield from _each(draft, named, delete)
     names = {topic.id: topic.name for topic in state.topics.values()} if request.topic_ids else {}
     by_id = [("", topic_id) for topic_id in request.topic_ids]
     results += yield from _each(draft, by_id, delete_by_id)
+    results += yield from _each(draft, ((one.name, one) for one in request.unclear), refuse)
     return draft.plan(DeleteTopicsResponse(results))
 
 
 def plan_alter(
     state: State, config: Config, request: AlterConfigsRequest
 ) -> Turns[Plan[AlterConfigsResponse]]:
-    """Plan to change topics' own settings; of each topic all changes are made, or none."""
+    """Plan to change topics' and groups' own settings; of each all changes are made, or none."""
     times = Counter((topic.resource_type, topic.name) for topic in request.topics)
 
     def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
@@ -134,6 +143,11 @@ def plan_alter(
             what = f"{wanted.name!r} is named {times[wanted.resource_type, wanted.name]} times"
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         check_alterable(wanted)
+        if wanted.resource_type == ConfigResourceType.GROUP:
+            groups, reset = draft.state.groups, request.reset_others
+            own = altered_group(config, groups, wanted.name, wanted.changes, reset_others=reset)
+            draft.set_group(wanted.name, own)
+            return TopicResult(wanted.name)
         if not is_topic_name(wanted.name):
             what = f"no topic can have the name {wanted.name!r}"
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)

@@ -92,7 +92,7 @@ class ConsumerGroup:
         """`records` are those of the group that are committed. If `is_committed` is False, they
         are appended and not committed yet, and count as the batch with the token `FIRST_TOKEN`."""
         self.group_id = group_id
-        self._limits = limits
+        self.limits = limits
         self._state = ConsumerState(group_id, records)
         self._session_ends: dict[str, float] = {}
         self._rebalance_ends: dict[str, float] = {}
@@ -194,7 +194,7 @@ class ConsumerGroup:
             ConsumerGroupHeartbeatResponse(
                 member_id=member_id,
                 member_epoch=current.epoch,
-                heartbeat_interval_ms=self._limits.heartbeat_interval_ms,
+                heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
                 assignment=by_topic_id(current.assigned) if is_told else None,
             )
         )
@@ -389,8 +389,8 @@ class ConsumerGroup:
     def _check_size(self) -> None:
         """Check that the group has room for one more member."""
         state = self._state
-        has_all = len(state.members) >= self._limits.size_max
-        if has_all or state.held_bytes > self._limits.held_bytes_max:
+        has_all = len(state.members) >= self.limits.size_max
+        if has_all or state.held_bytes > self.limits.held_bytes_max:
             what = f"the group has {len(state.members)} members"
             raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, what)
 
@@ -432,7 +432,7 @@ class ConsumerGroup:
 
     def _renew(self, member_id: str, now: float) -> None:
         classic = self._state.members[member_id].classic
-        limits = self._limits if classic is None else classic
+        limits = self.limits if classic is None else classic
         self._session_ends[member_id] = now + limits.session_timeout_ms / 1000
 
     def _expect_revocation(self, member_id: str, now: float) -> None:
@@ -467,8 +467,8 @@ class ConsumerGroup:
     def _assignor(self) -> str:
         """The assignor that most members ask for; the default if none does."""
         wanted = Counter(each.assignor for each in self._state.members.values() if each.assignor)
-        known = [(count, name) for name, count in wanted.items() if name in self._limits.assignors]
-        return max(known)[1] if known else self._limits.assignors[0]
+        known = [(count, name) for name, count in wanted.items() if name in self.limits.assignors]
+        return max(known)[1] if known else self.limits.assignors[0]
 
     # -- records
 

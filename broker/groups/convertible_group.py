@@ -268,7 +268,7 @@ class ConvertibleGroup(ConsumerGroup):
         self._check_alive()
         limits, instance_id = self._classic_limits, request.instance_id
         is_new = member_id not in self._state.classic
-        if is_new and self._limits.migration is Migration.DISABLED:
+        if is_new and self.limits.migration is Migration.DISABLED:
             what = "its members have the consumer protocol"
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what)
         timeout_ms = request.session_timeout_ms

@@ -247,7 +247,7 @@ class Coordinator(PartitionedCoordinator[Shard]):
             append=partial(self.append, shard),
             wake=self._purgatory.notify,
             topic_names=lambda: self._replicas.image.topic_names,
-            consumer_limits=self.consumer_limits,
+            consumer_limits=partial(_limits_of, self._config, self.consumer_limits, self._replicas),
         )
 
     # -- expiry
@@ -299,6 +299,14 @@ def _classic_limits(config: Config) -> GroupLimits:
         config.group_max_size,
         config.group_initial_rebalance_delay_ms,
     )
+
+
+def _limits_of(
+    config: Config, limits: ConsumerLimits, replicas: Replicas, group_id: str
+) -> ConsumerLimits:
+    """Return the limits of a group, by its own settings and those of the broker."""
+    own = replicas.image.groups.get(group_id)
+    return limits if own is None else limits._replace(**config.for_group(own)._asdict())
 
 
 def _consumer_limits(config: Config) -> ConsumerLimits:

@@ -83,15 +83,16 @@ class GroupRegistry:
         append: Callable[[list[tuple[Key, Value | None]], float], int],
         wake: Callable[[Ticket[Any]], None],
         topic_names: Callable[[], Mapping[bytes, str]] = dict,
-        consumer_limits: ConsumerLimits | None = None,
+        consumer_limits: Callable[[str], ConsumerLimits] = lambda _: ConsumerLimits(),
     ) -> None:
         """`wall_ms` is the wall clock. `append` appends records and returns the offset after them,
         or raises `Refused`. `wake` wakes the request that waits for a ticket. `topic_names` returns
-        the names of the cluster's topics by their ids."""
+        the names of the cluster's topics by their ids. `consumer_limits` returns the limits of
+        a group of the consumer protocol, which may change."""
         self.leader_epoch = leader_epoch
         self._table = table
         self._limits = limits
-        self._consumer_limits = consumer_limits or ConsumerLimits()
+        self._consumer_limits = consumer_limits
         self._write_timeout_s = write_timeout_s
         self._wall_ms = wall_ms
         self._append = append
@@ -126,6 +127,8 @@ class GroupRegistry:
         group = self._groups.get(group_id)
         if group is None and self._table.knows(group_id):
             group = self._make(group_id, now)
+        elif isinstance(group, ConvertibleGroup):
+            group.limits = self._consumer_limits(group_id)
         return group
 
     def get_or_make(self, group_id: str, now: float) -> AnyGroup:
@@ -160,14 +163,19 @@ class GroupRegistry:
         is_committed: bool = True,
     ) -> ConvertibleGroup:
         return ConvertibleGroup(
-            group_id, self._consumer_limits, self._limits, records, now, is_committed=is_committed
+            group_id,
+            self._consumer_limits(group_id),
+            self._limits,
+            records,
+            now,
+            is_committed=is_committed,
         )
 
     # -- conversion
 
     def _check_upgrade(self, group: Group) -> None:
         """Raise `Refused` unless a group with members may be upgraded."""
-        limits = self._consumer_limits
+        limits = self._consumer_limits(group.group_id)
         if not limits.migration.may_upgrade or group.protocol_type != CONSUMER_PROTOCOL:
             what = "its members have the classic protocol"
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, what)

@@ -150,6 +150,13 @@ def groups(segments: Sequence[Segment], bytes_max: int, log_end: int) -> Iterato
         yield group
 
 
+class Traffic:
+    """Counts the bytes that compactions of a log have read and written."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class AbortedBatches:
     """Tells the batches of aborted transactions, by the transactions' entries."""
 
@@ -177,32 +184,32 @@ class _Cursor:
     def __init__(self, segment: Segment, offset: int) -> None:
         self._file = segment.file
         self._end = segment.size
-        self._position, self._next_offset = 0, segment.base_offset
+        self.position, self._next_offset = 0, segment.base_offset
         if offset > segment.base_offset and (found := segment.find(offset)):
-            self._position, header = found
+            self.position, header = found
             self._next_offset = header.base_offset
 
     @property
     def is_at_end(self) -> bool:
         """Whether all batches were read."""
-        return self._position >= self._end
+        return self.position >= self._end
 
     def read(self) -> Iterator[tuple[memoryview, BatchHeader]]:
         """Yield the batches of the next chunk, at least one. Raises BadBytes for a damaged one."""
-        size = min(BYTES_AT_ONCE, self._end - self._position)
-        data = memoryview(self._file.read(self._position, size))
+        size = min(BYTES_AT_ONCE, self._end - self.position)
+        data = memoryview(self._file.read(self.position, size))
         at = 0
         while at < len(data):
             header, batch = self._batch(data[at:])
             if batch is None:
                 if at:
                     return
-                data = memoryview(self._file.read(self._position, header.size))
+                data = memoryview(self._file.read(self.position, header.size))
                 header, batch = self._batch(data)
             is_next = header.base_offset == self._next_offset
             if batch is None or not is_next or not has_valid_crc(batch, header):
-                raise BadBytes(self._next_offset, self._position, "the checksum is wrong")
-            self._position += header.size
+                raise BadBytes(self._next_offset, self.position, "the checksum is wrong")
+            self.position += header.size
             self._next_offset = header.next_offset
             at += header.size
             yield batch, header
@@ -210,12 +217,12 @@ class _Cursor:
     def _batch(self, data: memoryview) -> tuple[BatchHeader, memoryview | None]:
         """Return the batch that begins with the data; without its bytes if the data are too few."""
         if len(data) < BATCH_HEADER_BYTES:
-            data = memoryview(self._file.read(self._position, BATCH_HEADER_BYTES))
+            data = memoryview(self._file.read(self.position, BATCH_HEADER_BYTES))
         if len(data) < BATCH_HEADER_BYTES:
-            raise BadBytes(self._next_offset, self._position, "no whole batch is there")
+            raise BadBytes(self._next_offset, self.position, "no whole batch is there")
         header = read_header(data)
-        if not BATCH_HEADER_BYTES <= header.size <= self._end - self._position:
-            raise BadBytes(self._next_offset, self._position, "no whole batch is there")
+        if not BATCH_HEADER_BYTES <= header.size <= self._end - self.position:
+            raise BadBytes(self._next_offset, self.position, "no whole batch is there")
         return header, data[: header.size] if header.size <= len(data) else None
 
 
@@ -223,6 +230,7 @@ def read_keys(
     segments: Sequence[Segment],
     newest: NewestOffsets,
     aborted: AbortedBatches,
+    traffic: Traffic,
     require_unchanged: Callable[[], None],
 ) -> Steps[None]:
     """Read the newest offsets of the keys from `newest.end` on, as far as they fit, without those
@@ -231,8 +239,10 @@ def read_keys(
     for segment in segments:
         cursor = _Cursor(segment, newest.end)
         while not cursor.is_at_end:
+            position = cursor.position
             do_fit = yield partial(_add_keys, cursor, newest, aborted)
             require_unchanged()
+            traffic.bytes += cursor.position - position
             if not do_fit:
                 return
 
@@ -405,15 +415,18 @@ def copy_group(
     target: File,
     copied: Segment,
     copier: Copier,
+    traffic: Traffic,
     require_unchanged: Callable[[], None],
 ) -> Steps[None]:
     """Copy the segments of a group to a new file, and index them in `copied`."""
     for segment in group:
         cursor = _Cursor(segment, segment.base_offset)
         while not cursor.is_at_end:
+            position, size = cursor.position, target.size
             kept = yield partial(copier.copy, cursor)
             require_unchanged()
             _write(target, copied, kept)
+            traffic.bytes += cursor.position - position + target.size - size
     _write(target, copied, copier.finish())
 
 

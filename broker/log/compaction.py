@@ -28,6 +28,7 @@ from minibroker.broker.log.cleaning import (
     Copier,
     Interrupted,
     Needed,
+    Traffic,
     Transactions,
     copy_group,
     find_cleanable,
@@ -73,7 +74,7 @@ class HalfSwapped(Exception):
 
 class Compaction:
     """See the head of this file. What is below `first_dirty` was compacted. `last_run` is the last
-    one since the start, which the caller of `clean` records.
+    one since the start, which the caller of `clean` records; `traffic` counts the bytes of all.
 
     `location` returns where the log is now. `limits` are the log's settings.
     """
@@ -88,6 +89,7 @@ class Compaction:
         location: Callable[[], LogLocation],
     ) -> None:
         self.first_dirty = 0
+        self.traffic = Traffic()
         self.last_run: LastRun | None = None
         self._segments = segments
         self._deleted = deleted
@@ -138,7 +140,7 @@ class Compaction:
             span = self._segments.aborted(newest.end, found.end)
             aborted = yield partial(AbortedBatches, span)
             require_unchanged()
-            yield from read_keys(dirty, newest, aborted, require_unchanged)
+            yield from read_keys(dirty, newest, aborted, self.traffic, require_unchanged)
             yield from newest.sort()
             segments = segments[: self._segments.index_of(newest.end - 1) + 1]
             base_offset = segments[0].base_offset
@@ -214,7 +216,7 @@ class Compaction:
         self._files.remove(path)
         target = self._files.open(path, create=True)
         try:
-            yield from copy_group(group, target, copied, copier, require_unchanged)
+            yield from copy_group(group, target, copied, copier, self.traffic, require_unchanged)
             if copier.has_changed or len(group) > 1:
                 yield target.sync_now
                 require_unchanged()

@@ -25,6 +25,7 @@ from minibroker.broker.metadata.model import (
 )
 from minibroker.protocol.constants import DELETED_LEADER, NO_EPOCH, NO_NODE
 from minibroker.protocol.messages.control import (
+    GroupState,
     LiveBroker,
     PartitionState,
     TopicState,
@@ -64,6 +65,7 @@ def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
         controller_epoch=update.controller_epoch,
         brokers={broker.node_id: _broker(broker) for broker in update.brokers},
         topics=topics,
+        groups=image.groups if update.groups is None else _groups(update.groups),
     )
     return Merged(
         after,
@@ -88,6 +90,10 @@ def _differs(before: TopicImage | None, after: TopicImage | None) -> bool:
     return after is not None and (
         before is None or before.id != after.id or before.configs != after.configs
     )
+
+
+def _groups(groups: Iterable[GroupState]) -> dict[str, dict[str, str]]:
+    return {each.name: {one.name: one.value for one in each.configs} for each in groups}
 
 
 def _broker(broker: LiveBroker) -> BrokerImage:

@@ -81,6 +81,7 @@ class ClusterImage:
     controller_epoch: int = NO_EPOCH
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # their own settings
 
     @cached_property
     def topic_names(self) -> Mapping[bytes, str]:

@@ -13,12 +13,11 @@ a swap that can neither be done nor undone does (`broker/log/compaction.py`).
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
 from minibroker.broker.log.cleaning import (
-    BYTES_AT_ONCE,
     CannotCompact,
     Cleanable,
     Cleaned,
@@ -33,7 +32,6 @@ from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import StaleSlice, TopicPartition
 
 logger = logging.getLogger(__name__)
-COPIED_TWICE: Final = 2  # what is read is written, too, at most
 
 
 class CleanerLimits(NamedTuple):
@@ -163,21 +161,28 @@ class LogCleaner:
     async def _take_steps(self, log: Log, found: Cleanable) -> Cleaned:
         steps = log.compaction.clean(found, self._limits.map_bytes_max, self._now_ms())
         sent, raised = None, None
-        rest_s = COPIED_TWICE * BYTES_AT_ONCE / self._limits.bytes_per_s
+        traffic, took_s = log.compaction.traffic, 0.0
+
+        async def rest(since: int) -> None:
+            moved_s = (traffic.bytes - since) / self._limits.bytes_per_s
+            await trio.sleep(max(took_s, moved_s - took_s))
+
         try:
             while True:
+                before = traffic.bytes
                 try:
                     step = steps.send(sent) if raised is None else steps.throw(raised)
                 except StopIteration as end:
                     cleaned: Cleaned = end.value
+                    await rest(before)
                     return cleaned
                 sent = raised = None
+                await rest(before)
                 began_at = trio.current_time()
                 try:
                     sent = await do_step(step, self._in_worker)
                 except Exception as error:
                     raised = error
                 took_s = trio.current_time() - began_at
-                await trio.sleep(max(took_s, rest_s - took_s))
         finally:
             steps.close()

@@ -23,6 +23,7 @@ from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import INT64_MAX, NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
     OffsetCommitRequest,
@@ -101,6 +102,7 @@ class GroupMemberDescription(NamedTuple):
     """A member of a group. `topics` and `assignment` are empty if they cannot be decoded.
 
     `instance_id` is a static member's name; `client_host` is the address that it connects from.
+    `pattern` is what a member of the consumer protocol subscribes to beside its topics.
     """
 
     member_id: str
@@ -109,12 +111,15 @@ class GroupMemberDescription(NamedTuple):
     client_host: str
     topics: tuple[str, ...]
     assignment: tuple[TopicPartition, ...]
+    pattern: str | None = None
 
 
 class GroupDescription(NamedTuple):
     """A group, as its coordinator, the broker `coordinator_id`, describes it.
 
-    `state` is Empty, PreparingRebalance, CompletingRebalance or Stable; `protocol` the assignor.
+    `state` is Empty, PreparingRebalance, CompletingRebalance or Stable, with the consumer protocol
+    (KIP-848) Empty, Assigning, Reconciling or Stable; `protocol` is the assignor, `generation` that
+    of a classic group or the epoch of a consumer group.
     """
 
     group_id: str
@@ -213,7 +218,9 @@ async def _describe(cluster: Cluster, name: str) -> GroupDescription:
         cluster, name, ApiKey.DESCRIBE_GROUPS, request, lambda message: message.groups[0].error
     )
     group = answer.message.groups[0]
-    _raise_refusal(name, ErrorCode.GROUP_ID_NOT_FOUND if group.state == "Dead" else group.error)
+    _raise_refusal(name, group.error)
+    if group.state == "Dead":
+        return await _describe_consumer_group(cluster, name)
     return GroupDescription(
         name,
         group.state,
@@ -222,6 +229,36 @@ async def _describe(cluster: Cluster, name: str) -> GroupDescription:
         group.generation,
         answer.node_id,
         tuple(_member(member, group.protocol_type == CONSUMERS) for member in group.members),
+    )
+
+
+async def _describe_consumer_group(cluster: Cluster, name: str) -> GroupDescription:
+    """Describe a group of the consumer protocol, which is Dead as a classic one."""
+    request = ConsumerGroupDescribeRequest((name,))
+    api_key = ApiKey.CONSUMER_GROUP_DESCRIBE
+    answer = await ask_coordinator(
+        cluster, name, api_key, request, lambda message: message.groups[0].error
+    )
+    group = answer.message.groups[0]
+    _raise_refusal(name, group.error)
+    members = tuple(
+        GroupMemberDescription(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.topics,
+            tuple(
+                TopicPartition(each.topic, number)
+                for each in member.assignment
+                for number in each.partitions
+            ),
+            member.pattern,
+        )
+        for member in group.members
+    )
+    return GroupDescription(
+        name, group.state, CONSUMERS, group.assignor, group.epoch, answer.node_id, members
     )
 
 

@@ -18,9 +18,9 @@ class ConfigSynonym:
 class ConfigDescription:
     """One property as it is in force; `is_default` where the topic does not set it itself.
 
-    `source`: 1 the topic, 4 the broker's own settings, 5 the default; a broker that is told its
-    default counts as 5. `is_read_only`: it cannot be changed while the broker runs. The `value` of
-    one that `is_sensitive` is left out. `synonyms` begin with the value in force.
+    `source`: 1 the topic, 4 the broker's own settings, 5 the default, 8 the group; a broker that is
+    told its default counts as 5. `is_read_only`: it cannot be changed while the broker runs. The
+    `value` of one that `is_sensitive` is left out. `synonyms` begin with the value in force.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""DESCRIBE_CONFIGS, of topics and brokers, and ALTER_CONFIGS, of topics.
+"""DESCRIBE_CONFIGS, of topics, groups and brokers, and ALTER_CONFIGS, of topics and groups.
 
-A resource is a topic (2, by name) or a broker (4, by its node id as text). A broker describes
-itself only; "" stands for what all brokers share beside their own files, which is nothing here.
+A resource is a topic (2, by name), a broker (4, by its node id as text) or a consumer group (32, by
+its id). A broker describes itself only; "" stands for what all brokers share beside their own
+files, which is nothing here.
 """
 
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ class ConfigChange:
 class TopicConfigChanges:
     """The changes of one topic: all of them are made, or none.
 
-    `resource_type` says what `name` names. Only topics (2) have settings that can be changed while
-    brokers run: anything else is refused with INVALID_REQUEST.
+    `resource_type` says what `name` names. Only topics (2) and groups (32) have settings that can
+    be changed while brokers run: anything else is refused with INVALID_REQUEST.
     """
 
     name: str

@@ -138,6 +138,14 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupState:
+    """A consumer group's own settings."""
+
+    name: str
+    configs: tuple[ConfigEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     """The cluster metadata from which the broker answers clients.
 
@@ -145,7 +153,7 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     they name and keep the others, and a partition whose leader is -2 is removed. With
     `begins_image` a full image begins: this request and the next ones name every topic. The broker
     removes topics that none of them names when the LEADER_AND_ISR with `completes_roles` has
-    arrived.
+    arrived. `groups`, unless nil, replaces the settings of all groups.
     """
 
     controller_id: int
@@ -156,6 +164,7 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     topics: tuple[TopicState, ...] = ()
     partitions: tuple[PartitionState, ...] = ()
     begins_image: bool = False
+    groups: tuple[GroupState, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,17 +73,38 @@ class CreateTopicsResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class UnclearTopic:
+    """A topic that a request names by a name and an id, or by neither ("" and zeros)."""
+
+    name: str
+    topic_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
-    """The names of topics to delete, and the ids of others."""
+    """The names of topics to delete, and the ids of others. Those that are `unclear` are refused
+    one by one."""
 
     topics: tuple[str, ...] = ()
     timeout_ms: int = 30_000
     topic_ids: tuple[bytes, ...] = ()
+    unclear: tuple[UnclearTopic, ...] = ()
+
+    def refused(self, code: int, message: str) -> "DeleteTopicsResponse":
+        """Return the answer that refuses each topic with this error."""
+        return DeleteTopicsResponse(
+            (
+                *[TopicResult(name, code, message) for name in self.topics],
+                *[TopicResult("", code, message, topic_id) for topic_id in self.topic_ids],
+                *[TopicResult(one.name, code, message, one.topic_id) for one in self.unclear],
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsResponse:
-    """A result for each topic of the request, in its order: first those of the names."""
+    """A result for each topic of the request, in its order: those of the names, of the ids, and
+    those that are unclear."""
 
     topics: tuple[TopicResult, ...] = ()
 

@@ -91,6 +91,13 @@ def test_two_members_divide_a_topic(bootstrap: str, topic: str) -> None:
             group = describe(bootstrap, topic)
             assert group.type == confluent_kafka.ConsumerGroupType.CONSUMER
             assert len(group.members) == 2
+            with Admin(bootstrap) as admin:
+                [ours] = admin.describe_groups(topic)
+            assert (ours.state, ours.protocol) == ("Stable", "uniform")
+            assigned = [{*member.assignment} for member in ours.members]
+            assert sorted(map(sorted, assigned)) == sorted(
+                map(sorted, [owned(first), owned(second)])
+            )
         poll_until(lambda: len(owned(second)) == PARTITIONS, second)
     with consumer(bootstrap, f"{topic}-other", topic) as member:
         read: list[bytes] = []

@@ -195,8 +195,10 @@ class ConsumerMember:
     async def pause(self, duration_s: float) -> None:
         """SIGSTOP for a while."""
         self._stage.world.pauses.pause(self.who)
-        await trio.sleep(duration_s)
-        self._stage.world.pauses.resume(self.who)
+        try:
+            await trio.sleep(duration_s)
+        finally:  # a seed that fails ends all its processes
+            self._stage.world.pauses.resume(self.who)
 
     async def run(self) -> None:
         """Be a member until told to leave."""

@@ -20,7 +20,7 @@ REPEAT = "python -m tests.sim --groups --seeds"
 FOUND_BY = {
     "answer-uncommitted-commits": 0,
     "serve-below-epoch-start": 3,
-    "accept-old-generations": 154,
+    "accept-old-generations": 163,
     "commit-delivered-records": 3,
     "assign-before-revoked": 0,
     "count-epochs-from-members": 0,

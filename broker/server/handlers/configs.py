@@ -1,4 +1,5 @@
-"""DESCRIBE_CONFIGS for topics and this broker, LIST_CONFIG_RESOURCES, ALTER_CONFIGS for topics.
+"""DESCRIBE_CONFIGS and ALTER_CONFIGS for topics and groups; this broker's are described only.
+LIST_CONFIG_RESOURCES.
 
 The properties of a resource that a request names several times are looked up once, and entries that
 are equal are answered once.
@@ -106,6 +107,9 @@ def _configs_of(
         own = services.config.own_settings(name)
         settings = {**own, **topic.configs}
         return services.config.describe_topic(settings, with_synonyms=with_synonyms)
+    if kind == ConfigResourceType.GROUP:
+        own = services.image.groups.get(name, {})
+        return services.config.describe_group(own, with_synonyms=with_synonyms)
     if kind != ConfigResourceType.BROKER:
         what = f"there is no resource type {kind} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
@@ -116,7 +120,11 @@ def _configs_of(
     return services.config.describe_broker(with_synonyms=with_synonyms) if name else ()
 
 
-LISTED_TYPES: Final = (ConfigResourceType.TOPIC, ConfigResourceType.BROKER)
+LISTED_TYPES: Final = (
+    ConfigResourceType.TOPIC,
+    ConfigResourceType.BROKER,
+    ConfigResourceType.GROUP,  # those with settings of their own
+)
 EMPTY_TYPES: Final = (ConfigResourceType.CLIENT_METRICS,)
 
 
@@ -132,8 +140,12 @@ def list_resources(
     for kind in LISTED_TYPES:
         if kinds and kind not in kinds:
             continue
-        names = image.topics if kind == ConfigResourceType.TOPIC else map(str, image.brokers)
-        for some in at_once(names):
+        names: dict[int, Iterable[str]] = {
+            ConfigResourceType.TOPIC: image.topics,
+            ConfigResourceType.BROKER: map(str, image.brokers),
+            ConfigResourceType.GROUP: image.groups,
+        }
+        for some in at_once(names[kind]):
             found += [ConfigResource(kind, name) for name in some]
             if len(some) == AT_ONCE:
                 yield

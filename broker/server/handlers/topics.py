@@ -69,11 +69,7 @@ def delete(
     """As `create`."""
 
     def expire() -> DeleteTopicsResponse:
-        by_id = tuple(
-            TopicResult("", ErrorCode.REQUEST_TIMED_OUT, services.why_late(), topic_id)
-            for topic_id in request.topic_ids
-        )
-        return DeleteTopicsResponse(late(services, request.topics) + by_id)
+        return request.refused(ErrorCode.REQUEST_TIMED_OUT, services.why_late())
 
     return services.run_by_controller(request, now, request.timeout_ms, expire)
 

@@ -46,6 +46,7 @@ from minibroker.protocol.messages.topics import (
     NewTopic,
     ReplicaAssignment,
     TopicResult,
+    UnclearTopic,
 )
 from minibroker.protocol.types import TopicPartition
 
@@ -197,25 +198,35 @@ def _create_partitions_response(answer: CreatePartitionsResponse, version: Versi
 
 
 def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
-    """Convert the request. From version 6 on each topic has a name or an id."""
+    """Convert the request. From version 6 on each topic has a name or an id; one with both or with
+    none is refused alone."""
     if version < DELETE_BY_ID_SINCE:
         return DeleteTopicsRequest(tuple(asked.topic_names), asked.timeout_ms)
-    names = tuple([one.name for one in asked.topics if one.name is not None])
-    ids = tuple([one.topic_id for one in asked.topics if one.topic_id != NO_TOPIC_ID])
-    if len(names) + len(ids) != len(asked.topics):
-        raise ProtocolError("a topic to delete has either a name or an id")
-    return DeleteTopicsRequest(names, asked.timeout_ms, ids)
+    names: list[str] = []
+    ids: list[bytes] = []
+    unclear: list[UnclearTopic] = []
+    for name, topic_id in asked.topics:
+        if (name is None) == (topic_id == NO_TOPIC_ID):
+            unclear.append(UnclearTopic(name or "", topic_id))
+        elif name is None:
+            ids.append(topic_id)
+        else:
+            names.append(name)
+    return DeleteTopicsRequest(tuple(names), asked.timeout_ms, tuple(ids), tuple(unclear))
 
 
 DELETE_BY_ID_SINCE: Final[Version] = 6
 
 
 def _delete_topics_response(answer: DeleteTopicsResponse, version: Version) -> Any:
+    def is_unclear(one: TopicResult) -> bool:
+        return one.error == ErrorCode.INVALID_REQUEST
+
     make = admin_apis.DELETE_TOPICS.response.of("responses").make
     return admin_apis.DELETE_TOPICS.response.make(
         responses=Converted(
             lambda one: make(
-                one.name or (None if any(one.topic_id) else ""),
+                one.name or (None if any(one.topic_id) or is_unclear(one) else ""),
                 one.topic_id,
                 one.error,
                 cut_text(one.error_message),

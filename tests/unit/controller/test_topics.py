@@ -36,6 +36,7 @@ from minibroker.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     NewTopic,
+    UnclearTopic,
 )
 from minibroker.protocol.types import Endpoint
 
@@ -259,10 +260,15 @@ def test_a_deletion_leaves_a_tombstone():
 
 
 def test_topics_are_deleted_by_their_ids():
-    """Behind those that are named. An id that no topic has is unknown, also if one had it."""
+    """Behind those that are named. An id that no topic has is unknown, also if one had it. A topic
+    with a name and an id, or neither, is refused, and is still there."""
     state = create(EMPTY, NewTopic("t"), NewTopic("u"), NewTopic("v")).state
     first, second = state.topics["t"].id, state.topics["u"].id
-    request = DeleteTopicsRequest(("t",), topic_ids=(second, b"x" * 16, first, second))
+    request = DeleteTopicsRequest(
+        ("t",),
+        topic_ids=(second, b"x" * 16, first, second),
+        unclear=(UnclearTopic("v", first), UnclearTopic("", bytes(16))),
+    )
     plan = without_pause(plan_delete(state, request))
     unknown = ErrorCode.UNKNOWN_TOPIC_ID
     assert [(one.name, one.topic_id, one.error) for one in plan.answer.topics] == [
@@ -271,6 +277,8 @@ def test_topics_are_deleted_by_their_ids():
         ("", b"x" * 16, unknown),
         ("", first, unknown),
         ("", second, unknown),
+        ("v", first, ErrorCode.INVALID_REQUEST),
+        ("", bytes(16), ErrorCode.INVALID_REQUEST),
     ]
     assert plan.state.topics.keys() == {"v"}
     refused = refuse(request, ErrorCode.NOT_CONTROLLER, "ask another").topics
@@ -280,6 +288,8 @@ def test_topics_are_deleted_by_their_ids():
         ("", b"x"),
         ("", first[:1]),
         ("", second[:1]),
+        ("v", first[:1]),
+        ("", b"\0"),
     ]
 
 

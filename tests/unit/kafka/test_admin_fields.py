@@ -51,6 +51,7 @@ from minibroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     TopicResult,
+    UnclearTopic,
 )
 from minibroker.protocol.types import TopicPartition
 from tests.unit.kafka.frames import answer_to, request
@@ -227,20 +228,32 @@ def test_a_created_topic_is_told() -> None:
 
 
 def test_topics_are_deleted_by_their_ids() -> None:
-    """From version 6 on; an id that no topic has is answered without a name."""
+    """From version 6 on; an id that no topic has is answered without a name, and so is a topic with
+    neither."""
     api = admin_apis.DELETE_TOPICS
     one, other = b"i" * 16, b"j" * 16
     frame = request(api, 6, [("t", bytes(16)), (None, one), (None, other)], timeout_ms=9)
     assert decode_request(frame)[0].message == DeleteTopicsRequest(("t",), 9, (one, other))
-    for wrong in (("t", one), (None, bytes(16))):
-        with pytest.raises(ProtocolError, match="a name or an id"):
-            decode_request(request(api, 6, [wrong]))
-    results = (TopicResult("t"), TopicResult("u", topic_id=one), TopicResult("", 100, None, other))
+    unclear = request(api, 6, [("t", one), (None, bytes(16)), ("u", bytes(16))], timeout_ms=9)
+    assert decode_request(unclear)[0].message == DeleteTopicsRequest(
+        ("u",), 9, unclear=(UnclearTopic("t", one), UnclearTopic("", bytes(16)))
+    )
+    results = (
+        TopicResult("t"),
+        TopicResult("u", topic_id=one),
+        TopicResult("", 100, None, other),
+        TopicResult("t", 42, None, one),
+        TopicResult("", 42),
+        TopicResult("", 3),
+    )
     told = answer_to(frame, api, DeleteTopicsResponse(results)).responses
     assert [(each.name, each.topic_id) for each in told] == [
         ("t", bytes(16)),
         ("u", one),
         (None, other),
+        ("t", one),
+        (None, bytes(16)),
+        ("", bytes(16)),
     ]
 
 

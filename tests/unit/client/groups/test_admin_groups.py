@@ -11,6 +11,12 @@ from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientTimeout
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponse,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedPartitions,
+)
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -162,11 +168,41 @@ async def test_a_group_is_described_by_its_coordinator(
         [group] = await admin.describe_groups("g")
     assert group[:6] == ("g", "Stable", "consumer", "range", 3, 2)
     assert group.members == (
-        ("m-1", "static", "cli", "10.0.0.1", ("t",), (T0,)),
-        ("m-2", None, "cli", "10.0.0.2", (), ()),
+        ("m-1", "static", "cli", "10.0.0.1", ("t",), (T0,), None),
+        ("m-2", None, "cli", "10.0.0.2", (), (), None),
     )
     assert pair.asked(DescribeGroupsRequest) == [0, 3]
     assert sum(pair.asked(FindCoordinatorRequest)) >= 3
+
+
+async def test_a_group_of_the_consumer_protocol_is_described(
+    pair: Pair, seams: Any, autojump_clock: Any
+) -> None:
+    """What is Dead as a classic group may be one of KIP-848."""
+    pair.serve(
+        ApiKey.DESCRIBE_GROUPS,
+        lambda request, _: DescribeGroupsResponse((DescribedGroup("g", state="Dead"),)),
+    )
+    has = (DescribedPartitions(b"i" * 16, "t", (0, 2)),)
+    named = DescribedConsumer("m-1", "static", None, 7, "cli", "10.0.0.1", ("t",), None, has, has)
+    matching = DescribedConsumer("m-2", None, None, 7, "cli", "10.0.0.2", (), "t.*")
+    pair.serve(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        lambda request, error: ConsumerGroupDescribeResponse(
+            (
+                DescribedConsumerGroup(
+                    "g", error, None, "Stable", 7, 7, "uniform", (named, matching)
+                ),
+            )
+        ),
+    )
+    async with Admin("a:9092", seams=seams) as admin:
+        [group] = await admin.describe_groups("g")
+    assert group[:6] == ("g", "Stable", "consumer", "uniform", 7, 2)
+    assert group.members == (
+        ("m-1", "static", "cli", "10.0.0.1", ("t",), (T0, TopicPartition("t", 2)), None),
+        ("m-2", None, "cli", "10.0.0.2", (), (), "t.*"),
+    )
 
 
 async def test_a_group_that_is_not_there_is_said_to_be_missing(
@@ -176,6 +212,10 @@ async def test_a_group_that_is_not_there_is_said_to_be_missing(
     pair.serve(
         ApiKey.DESCRIBE_GROUPS,
         lambda request, _: DescribeGroupsResponse((DescribedGroup("x", state="Dead"),)),
+    )
+    missing = DescribedConsumerGroup("x", ErrorCode.GROUP_ID_NOT_FOUND)
+    pair.serve(
+        ApiKey.CONSUMER_GROUP_DESCRIBE, lambda request, _: ConsumerGroupDescribeResponse((missing,))
     )
     async with Admin("a:9092", seams=seams) as admin:
         with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND: group 'x': there is no such"):
