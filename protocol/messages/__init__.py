@@ -117,6 +117,7 @@ _MODULES: Final = {
     ApiKey.ALTER_CONFIGS: "configs",
     ApiKey.OFFSET_DELETE: "group_offsets",
     ApiKey.ALTER_PARTITION: "control",
+    ApiKey.UPDATE_FEATURES: "features",
     ApiKey.DESCRIBE_CLUSTER: "cluster",
     ApiKey.DESCRIBE_PRODUCERS: "transactions",
     ApiKey.UNREGISTER_BROKER: "brokers",

@@ -10,6 +10,7 @@ from minibroker.protocol.kafka.adapters import (
     cluster,
     configs,
     consumer_groups,
+    features,
     groups,
     log_dirs,
     records,
@@ -18,7 +19,7 @@ from minibroker.protocol.kafka.adapters import (
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.protocol.messages.transactions import SECOND_PROTOCOL
+from minibroker.protocol.messages.features import FEATURES
 
 
 def _api_versions_request(asked: Any, version: Version) -> ApiVersionsRequest:
@@ -42,11 +43,7 @@ def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any
     )
 
 
-# The features of Kafka that clients look for. group.version 1 is the consumer protocol of groups
-# (KIP-848), transaction.version 2 the second protocol of transactions (KIP-890). All brokers of
-# this version have the same, so their epoch is 0.
-FEATURES: Final = {"group.version": 1, "transaction.version": SECOND_PROTOCOL}
-FEATURES_EPOCH: Final = 0
+FEATURES_EPOCH: Final = 0  # all brokers of this version have the same features
 _SUPPORTED: Final = [
     apis.API_VERSIONS.response.of("supported_features").make(name, 0, level)
     for name, level in FEATURES.items()
@@ -68,6 +65,7 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *configs.ADAPTERS,
         *acls.ADAPTERS,
         *log_dirs.ADAPTERS,
+        *features.ADAPTERS,
         *transactions.ADAPTERS,
         _API_VERSIONS,
     )
