@@ -56,6 +56,7 @@ from minibroker.protocol.constants import (
     INTERNAL_TOPICS,
     MAGIC,
     NO_TIMESTAMP,
+    OFFSETS_TOPIC,
     ErrorCode,
 )
 from minibroker.protocol.messages.produce import (
@@ -164,7 +165,8 @@ class _Produce:
             if topic_id and not asked.topic:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             if name.topic in INTERNAL_TOPICS:
-                what = f"{name.topic} is written by brokers only; use the apis of its coordinator"
+                apis = "group apis" if name.topic == OFFSETS_TOPIC else "apis of transactions"
+                what = f"{name.topic} is written by brokers only; use the {apis}"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
             if not (self._may_decide_alone and replicas.is_role_present(name)):
