@@ -10,6 +10,11 @@
      |- _tend                  each second: the wall clock, log lines put off, requests to answer
      |- keep_isrs              looks for lagging and silent followers, proposes in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
+     |- TransactionCoordinator.run  the same for transactional ids
+     |- CoordinatorLinks.run   holds connections to the coordinators of transactions
+     |- TransactionVerifier.run  asks them about transactions that begin in a partition
+     |- MarkerSender.run       sends the markers of decided transactions
+     |   `- one task for each leader of their partitions
      |- OffsetLookups.run      looks up offsets by time
      |- _keep_house            retention, checkpoints, expiry, deleted files
      `- Acceptor.run           takes connections
@@ -69,12 +74,19 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.replication.transaction_verifier import (
+    CoordinatorLinks,
+    TransactionVerifier,
+)
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
+from minibroker.broker.transactions.marker_sender import MarkerSender
 from minibroker.broker.turns import take_steps, take_turns
 from minibroker.broker.wall_clock import ClockWatch
 from minibroker.client.net.channel import ChannelOptions
@@ -265,15 +277,9 @@ class _Broker:
         )
         memory = RequestMemory(config.queued_max_request_bytes)
         slots = config.max_incremental_fetch_session_cache_slots
-        self._groups = Coordinator(
-            config,
-            self._replicas,
-            purgatory,
-            system.wall_ms,
-            self._node.may_decide_alone,
-            system.rng,
-            expiry_ms=self._expiry_ms,
-        )
+        self._groups = self._make_groups(purgatory)
+        self._transactions = self._make_transactions(purgatory)
+        self._verified_appends = VerifiedAppends(self._replicas, purgatory, system.wall_ms)
         self._cleaner = self._make_cleaner()
         self._services = services = Services(
             config=config,
@@ -283,6 +289,8 @@ class _Broker:
             memory=memory,
             fetch_sessions=FetchSessions(system.rng, slots, purgatory, memory),
             groups=self._groups,
+            transactions=self._transactions,
+            verified_appends=self._verified_appends,
             times=RequestTimes(),
             wall_ms=system.wall_ms,
             machine=system.machine,
@@ -312,6 +320,27 @@ class _Broker:
             ),
         )
 
+    def _make_groups(self, purgatory: Purgatory) -> Coordinator:
+        return Coordinator(
+            self._config,
+            self._replicas,
+            purgatory,
+            self._system.wall_ms,
+            self._node.may_decide_alone,
+            self._system.rng,
+            expiry_ms=self._expiry_ms,
+        )
+
+    def _make_transactions(self, purgatory: Purgatory) -> TransactionCoordinator:
+        return TransactionCoordinator(
+            self._config,
+            self._replicas,
+            purgatory,
+            self._system.wall_ms,
+            self._node.may_decide_alone,
+            expiry_ms=self._expiry_ms,
+        )
+
     def _make_cleaner(self) -> LogCleaner:
         config = self._config
         return LogCleaner(
@@ -324,6 +353,15 @@ class _Broker:
             self._expiry_ms,
             self._system.in_worker,
             self._manager.checkpoint_first_dirty,
+        )
+
+    def _make_marker_sender(self) -> MarkerSender:
+        return MarkerSender(
+            self._config.node_id,
+            self._system.network,
+            lambda: self._replicas.image,
+            self._transactions.markers,
+            self._transactions.on_marked,
         )
 
     @property
@@ -400,6 +438,14 @@ class _Broker:
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(self._groups.run)
+                connections.start_soon(self._transactions.run)
+                connections.start_soon(self._make_marker_sender().run)
+                links = CoordinatorLinks(
+                    config.node_id, self._system.network, self._transactions.keeper
+                )
+                connections.start_soon(links.run)
+                verifier = TransactionVerifier(self._verified_appends, links.verify)
+                connections.start_soon(verifier.run)
                 connections.start_soon(
                     self._services.offset_lookups.run,
                     self._system.in_worker,

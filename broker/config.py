@@ -60,7 +60,8 @@ from minibroker.broker.properties.logs import (
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
-from minibroker.protocol.constants import OFFSETS_TOPIC, ConfigSource
+from minibroker.broker.properties.transactions import Transactions
+from minibroker.protocol.constants import INTERNAL_TOPICS, OFFSETS_TOPIC, ConfigSource
 from minibroker.protocol.messages.config_descriptions import ConfigDescription, ConfigSynonym
 
 __all__ = [
@@ -158,6 +159,7 @@ class Config(
     Compaction,
     Upkeep,
     Groups,
+    Transactions,
     Connections,
     Observation,
 ):
@@ -205,13 +207,16 @@ class Config(
     def own_settings(self, topic: str) -> Mapping[str, str]:
         """Return the settings of its own that a topic has from its creation on. They hold for a
         topic that was created by an older version, too."""
-        if topic != OFFSETS_TOPIC:
+        if topic not in INTERNAL_TOPICS:
             return NOTHING
+        segment_bytes = self.transaction_state_log_segment_bytes
+        if topic == OFFSETS_TOPIC:
+            segment_bytes = self.offsets_topic_segment_bytes
         return {
             "cleanup.policy": "compact",
             "retention.ms": "-1",
             "retention.bytes": "-1",
-            "segment.bytes": str(self.offsets_topic_segment_bytes),
+            "segment.bytes": str(segment_bytes),
         }
 
     def describe_topic(

@@ -19,6 +19,7 @@ MODULES: Final[Mapping[str, str]] = {
     "produce": "data.produce",
     "consume": "data.consume",
     "group": "group.commands",
+    "transaction": "transaction",
     "partition": "topic.partition",
     "replica": "topic.replica",
     "leader": "topic.leader",

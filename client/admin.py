@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 import trio
 
+from minibroker.client import transactions_admin
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.groups import admin as groups_admin
@@ -45,9 +46,11 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
+from minibroker.client.transactions_admin import TransactionDescription, TransactionsReport
 from minibroker.protocol.constants import (
     LATEST_TIMESTAMP,
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     ApiKey,
     ConfigResourceType,
     ErrorCode,
@@ -513,6 +516,22 @@ class Admin:
     async def delete_offsets(self, group: str, partitions: Partitions) -> None:
         """Delete a group's committed offsets. No member may be subscribed to their topics."""
         await groups_admin.delete_offsets(self._open_cluster(), group, partitions)
+
+    # -- transactions
+
+    async def list_transactions(self, *states: str) -> TransactionsReport:
+        """Return the transactional ids in one of these states (as Kafka spells them), or all."""
+        metadata = await self._metadata((TRANSACTIONS_TOPIC,))
+        await self._open_cluster().refreshed()
+        return await transactions_admin.list_transactions(self._open_cluster(), metadata, states)
+
+    async def describe_transactions(self, *ids: str) -> list[TransactionDescription]:
+        """Return the state and the partitions of each transactional id, in the given order."""
+        return await transactions_admin.describe_transactions(self._open_cluster(), ids)
+
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of an id, and fence its producer. Return once it is over."""
+        await transactions_admin.abort_transaction(self._open_cluster(), transactional_id)
 
     # -- inside
 

@@ -35,6 +35,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSETS_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
     DESCRIBE_LOG_DIRS = 35
@@ -44,8 +49,12 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 44  # Kafka's incremental form: properties not named keep their values
     OFFSET_DELETE = 47
     ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
@@ -130,6 +139,11 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
@@ -152,10 +166,13 @@ class ErrorCode(IntEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
     INVALID_UPDATE_VERSION = 95
+    FEATURE_UPDATE_FAILED = 96
     UNKNOWN_TOPIC_ID = 100
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
@@ -165,6 +182,7 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
+    TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
 
 
@@ -199,6 +217,10 @@ ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
+# The isolation levels of FETCH and LIST_OFFSETS.
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1  # no record of a transaction that is open or aborted
+
 # Idempotence (docs/guarantees.md).
 SEQUENCE_MAX: Final = 2**31 - 1  # the sequence after it is 0
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
@@ -230,6 +252,12 @@ BATCH_OVERHEAD_BYTES: Final = 12  # base offset and length field, not counted by
 
 TOPIC_NAME_CHARS_MAX: Final = 249
 OFFSETS_TOPIC: Final = "__consumer_offsets"  # stores the groups; only brokers write it
+TRANSACTIONS_TOPIC: Final = "__transaction_state"  # stores the transactions; as above
+# The brokers' own topics, and what they hold.
+INTERNAL_TOPICS: Final = {
+    OFFSETS_TOPIC: "holds the offsets of all groups; delete groups instead",
+    TRANSACTIONS_TOPIC: "holds the state of all transactional ids; they expire by themselves",
+}
 
 assert CACHED_BATCHES >= IN_FLIGHT_MAX, "a re-sent batch must still be recognised"
 assert REQUEST_HEADER_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX

@@ -9,7 +9,7 @@ breaks them instead.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, ModuleType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.broker.controller import elections
 from minibroker.broker.controller.backoff import Backoff
@@ -18,6 +18,7 @@ from minibroker.broker.controller.elections import heard_heirs
 from minibroker.broker.controller.heartbeats import Confirmation
 from minibroker.broker.controller.prober import Prober
 from minibroker.broker.controller.state import PartitionRecord
+from minibroker.broker.coordination.shard import CoordinatorShard
 from minibroker.broker.groups import registry
 from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.consumer_records import (
@@ -34,7 +35,6 @@ from minibroker.broker.groups.consumer_state import NEW_MEMBER, ConsumerState, n
 from minibroker.broker.groups.convertible_group import upgraded
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
-from minibroker.broker.groups.shard import Shard
 from minibroker.broker.groups.subscriptions import Topics
 from minibroker.broker.log import cleaning, compaction
 from minibroker.broker.log.cleaning import Cleanable, Copier, find_cleanable
@@ -277,12 +277,14 @@ class Rule(NamedTuple):
     broken: object
 
 
-def _outcome_of_append(shard: Shard, _end: int, registry: GroupRegistry) -> ErrorCode:
+def _outcome_of_append(
+    shard: CoordinatorShard[Any, Any, Any, Any], _end: int, registry: GroupRegistry
+) -> ErrorCode:
     """Count written records as committed (GRP-02)."""
     return ErrorCode.NONE if shard.registry is registry else ErrorCode.NOT_COORDINATOR
 
 
-def _knows_its_high_watermark(shard: Shard) -> bool:
+def _knows_its_high_watermark(shard: CoordinatorShard[Any, Any, Any, Any]) -> bool:
     """Use a new leader's high watermark, which may be below its predecessor's (GRP-01)."""
     leader = shard.leader
     return leader is not None and shard.replayed_end >= leader.high_watermark
@@ -346,8 +348,10 @@ STATE_OF_RECORDS: Final = ConsumerState.__init__
 
 RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
-        "answer-uncommitted-commits": Rule(Shard, "outcome", _outcome_of_append),
-        "serve-below-epoch-start": Rule(Shard, "may_serve", property(_knows_its_high_watermark)),
+        "answer-uncommitted-commits": Rule(CoordinatorShard, "outcome", _outcome_of_append),
+        "serve-below-epoch-start": Rule(
+            CoordinatorShard, "may_serve", property(_knows_its_high_watermark)
+        ),
         "accept-old-generations": Rule(Group, "check_commit", _whoever_commits),
         # The records that the application still works on (K6, CCO-06).
         "commit-delivered-records": Rule(
@@ -432,7 +436,7 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 def _everything_sealed(
-    segments: LogSegments, limits: LogLimits, first_dirty: int, _high_watermark: int, now_ms: int
+    segments: LogSegments, limits: LogLimits, first_dirty: int, _last_stable: int, now_ms: int
 ) -> Cleanable:
     """Compact records that are not committed."""
     return find_cleanable(segments, limits, first_dirty, INT64_MAX, now_ms)

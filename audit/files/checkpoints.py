@@ -7,7 +7,8 @@ file means (a broker rebuilds most of them).
 
 The formats are Kafka's text formats (a version line, a count line, the rows), except for the
 producer snapshot, which is ours: a version, a CRC-32C of all that follows it, the offset up to
-which it covers the log, the number of producers, then each with its last batches. The parsers are
+which it covers the log, the number of producers, then each with its last batches and, from version
+2 on, its transaction; then the transactions that may not be committed. The parsers are
 this module's own: the audit does not rely on the code that wrote the files.
 """
 
@@ -37,11 +38,14 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 
 _NUMBER_MAX = (1 << 63) - 1
 _TOPIC_ID_BYTES = 16
-_SNAPSHOT_VERSION = 1
+_SNAPSHOT_VERSIONS = (1, 2)
 _SNAPSHOT = struct.Struct(">HIqI")  # version, CRC of the rest, end offset, number of producers
 _CRC_END = 6
 _PRODUCER = struct.Struct(">qhqB")  # id, epoch, time of the last append, number of batches
 _BATCH = struct.Struct(">iiqqq")  # first and last sequence, first and last offset, timestamp
+_TRANSACTION = struct.Struct(">iqqq")  # coordinator epoch, first offset, last marker, timestamp
+_ENDED_COUNT = struct.Struct(">I")
+_ENDED = struct.Struct(">qq")  # first offset, marker's
 _OFFSET_NAME = re.compile(r"[0-9]{20}")
 
 
@@ -201,14 +205,14 @@ def read_snapshot(path: Path) -> Snapshot | Unreadable:
     try:
         data = read_file(path)
         version, crc, end_offset, count = _SNAPSHOT.unpack_from(data)
-        if version != _SNAPSHOT_VERSION:
-            raise _Wrong(f"version {version}, known is {_SNAPSHOT_VERSION}")
+        if version not in _SNAPSHOT_VERSIONS:
+            raise _Wrong(f"version {version}, known are 1 and 2")
         if crc != crc32c(memoryview(data)[_CRC_END:]):
             raise _Wrong("the checksum does not match")
         offset = int(path.stem)
         if not 0 <= end_offset <= offset:
             raise _Wrong(f"it reaches to offset {end_offset}")
-        return Snapshot(path, offset, end_offset, _read_producers(data, count))
+        return Snapshot(path, offset, end_offset, _read_producers(data, count, version))
     except OSError as error:
         return _unreadable(path, error)
     except struct.error:
@@ -217,7 +221,7 @@ def read_snapshot(path: Path) -> Snapshot | Unreadable:
         return Unreadable(path, str(wrong))
 
 
-def _read_producers(data: bytes, count: int) -> Sequence[Producer]:
+def _read_producers(data: bytes, count: int, version: int) -> Sequence[Producer]:
     producers = []
     position = _SNAPSHOT.size
     for _ in range(count):
@@ -228,6 +232,11 @@ def _read_producers(data: bytes, count: int) -> Sequence[Producer]:
             last = _BATCH.unpack_from(data, position - _BATCH.size)
             _, last_sequence, _, last_offset, _ = last
         producers.append(Producer(producer_id, epoch, last_sequence, last_offset))
+        if version > 1:
+            position += _TRANSACTION.size
+    if version > 1:
+        (ended_count,) = _ENDED_COUNT.unpack_from(data, position)
+        position += _ENDED_COUNT.size + ended_count * _ENDED.size
     if position != len(data):
         raise _Wrong(f"{len(data) - position} bytes behind the last producer")
     if len({producer.producer_id for producer in producers}) != count:

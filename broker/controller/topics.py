@@ -27,6 +27,7 @@ from minibroker.broker.controller.topic_configs import altered, check_alterable
 from minibroker.broker.errors import Refused
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import (
+    INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     TOPIC_NAME_CHARS_MAX,
     ConfigResourceType,
@@ -67,8 +68,8 @@ def plan_create(
     """Plan to create topics; each is created or refused by itself."""
 
     def create(draft: Draft, wanted: NewTopic) -> TopicResult:
-        if wanted.name == OFFSETS_TOPIC:
-            wanted = _offsets_topic(config, wanted)
+        if wanted.name in INTERNAL_TOPICS:
+            wanted = _internal_topic(config, wanted)
         topic = draft.add_topic(_new_topic(draft, config, wanted, rng))
         counts = len(topic.partitions), len(topic.partitions[0].replicas)
         return TopicResult(topic.name, 0, None, topic.id, *counts)
@@ -98,8 +99,8 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
     """Plan to delete topics; each leaves a tombstone with its id (CTL-15)."""
 
     def delete(draft: Draft, name: str) -> TopicResult:
-        if name == OFFSETS_TOPIC:
-            what = f"{OFFSETS_TOPIC} holds the offsets of all groups; delete groups instead"
+        if name in INTERNAL_TOPICS:
+            what = f"{name} {INTERNAL_TOPICS[name]}"
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = _topic(draft, name)
         holders = {node for record in topic.partitions for node in record.replicas}
@@ -201,7 +202,7 @@ def check_name(name: str, draft: Draft) -> None:
     if not is_topic_name(name):
         what = f"topic name {name!r}: only letters, digits, '.', '_' and '-', and not '.' or '..'"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
-    if name.startswith(INTERNAL_PREFIX) and name != OFFSETS_TOPIC:
+    if name.startswith(INTERNAL_PREFIX) and name not in INTERNAL_TOPICS:
         what = f"topic name {name!r}: names that begin with '__' are for the broker's own topics"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     if "." in name or "_" in name:
@@ -211,15 +212,21 @@ def check_name(name: str, draft: Draft) -> None:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
 
 
-def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
-    """Return the topic of the committed offsets as the controller's settings define it."""
-    if wanted != NewTopic(OFFSETS_TOPIC):
-        what = f"{OFFSETS_TOPIC} is the broker's own; its form is set by offsets.topic..."
+def _internal_topic(config: Config, wanted: NewTopic) -> NewTopic:
+    """Return a topic of the brokers' own as the controller's settings define it."""
+    name = wanted.name
+    partition_count = config.transaction_state_log_num_partitions
+    replication_factor = config.transaction_state_log_replication_factor
+    prefix = "transaction.state.log"
+    if name == OFFSETS_TOPIC:
+        partition_count = config.offsets_topic_num_partitions
+        replication_factor = config.offsets_topic_replication_factor
+        prefix = "offsets.topic"
+    if wanted != NewTopic(name):
+        what = f"{name} is the broker's own; its form is set by {prefix}..."
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
-    partition_count = config.offsets_topic_num_partitions
-    replication_factor = config.offsets_topic_replication_factor
-    configs = tuple(ConfigEntry(*item) for item in config.own_settings(OFFSETS_TOPIC).items())
-    return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs)
+    configs = tuple(ConfigEntry(*item) for item in config.own_settings(name).items())
+    return NewTopic(name, partition_count, replication_factor, configs)
 
 
 def _plan_additions(
@@ -274,8 +281,8 @@ def _more_partitions(
 ) -> tuple[PartitionRecord, ...]:
     """Return the partitions to add, with as many replicas as the present ones."""
     present = len(topic.partitions)
-    if topic.name == OFFSETS_TOPIC:
-        what = f"{OFFSETS_TOPIC} keeps its partitions: a group's offsets are where its name says"
+    if topic.name in INTERNAL_TOPICS:
+        what = f"{topic.name} keeps its partitions: what it holds is where its name says"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     if wanted.count <= present:
         what = f"topic {topic.name!r} has {present} partitions, and cannot have {wanted.count}"

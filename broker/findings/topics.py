@@ -132,12 +132,13 @@ def of_timestamps(
 
 def of_defaults(config: "Config") -> Iterator[Finding]:
     """Check the settings that new topics get from a broker with this configuration."""
-    from minibroker.protocol.constants import OFFSETS_TOPIC
+    from minibroker.protocol.constants import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
     from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
     counts = {
         "new ones": config.default_replication_factor,
         OFFSETS_TOPIC: config.offsets_topic_replication_factor,
+        TRANSACTIONS_TOPIC: config.transaction_state_log_replication_factor,
     }
     topics = [
         TopicMetadata(name, partitions=(PartitionMetadata(0, replicas=(*range(count),)),))

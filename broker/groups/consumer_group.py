@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
+from minibroker.broker.coordination.name_pattern import InvalidPatternError
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.consumer_heartbeats import (
     ConsumerLimits,
@@ -57,7 +58,6 @@ from minibroker.broker.groups.subscriptions import (
     Topics,
     hash_of,
 )
-from minibroker.broker.groups.topic_pattern import InvalidPatternError
 from minibroker.broker.turns import Turn, Turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.consumer_groups import (

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from minibroker.broker.groups.record_fields import (
+from minibroker.broker.coordination.record_fields import (
     INT8,
     INT16,
     INT32,

@@ -3,19 +3,13 @@
     handlers -> serving(group) -> Shard, GroupRegistry -> Group    plain calls, which never wait
     run      -> follows the partitions here, starts serving, ticks groups, removes what expired
 
-A request first replays a chunk of the committed records that are not replayed yet. After a write it
-is parked in the purgatory, under the partition's name, until the record is replayed. So a commit
-needs only its shard. `run` does the rest. It wakes when roles change, when the high watermark of a
-partition that it waits for moves, or when a group is due; and every second, so that followers keep
-their tables up to date.
-
-`Services` has one coordinator. Handlers and `run` share one loop, and no change of a shard waits in
-its middle.
+What it shares with the other coordinator is in `coordination.coordinator`. `Services` has one
+coordinator of groups.
 """
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Final, NamedTuple
@@ -24,26 +18,25 @@ from uuid import UUID
 import trio
 
 from minibroker.broker.config import Config
+from minibroker.broker.coordination.coordinator import PartitionedCoordinator
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits, Migration
 from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.records import Key, is_storable
 from minibroker.broker.groups.registry import GroupRegistry
-from minibroker.broker.groups.shard import Records, Shard, partition_of
-from minibroker.broker.metadata.model import BrokerImage
-from minibroker.broker.replication.purgatory import Parked, Purgatory
-from minibroker.broker.replication.replicas import ROLES, Replicas
+from minibroker.broker.groups.shard import Records, Shard
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.turns import at_once
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-FOLLOW_INTERVAL_S: Final = 1.0
 GROUPS_AT_ONCE: Final = 50  # handled between two checkpoints, at which other tasks run
 TOMBSTONES_PER_BATCH: Final = 500
 WARNING_INTERVAL_MS: Final = 60_000
-UNSURE_FENCES_MAX: Final = 2  # of a broker, and of a controller before it
 # The errors on which a client gives up its membership, or stops because another took its place.
 PUT_OUT: Final = frozenset(
     {
@@ -73,27 +66,10 @@ class KeptGroup(NamedTuple):
     offsets: Mapping[TopicPartition, int]
 
 
-class _Doubts:
-    """Since when requests that read find this broker unsure that it still coordinates a shard."""
-
-    def __init__(self) -> None:
-        self._began: dict[TopicPartition, tuple[int, float]] = {}  # with the leader epoch
-
-    def since(self, name: TopicPartition, leader_epoch: int, now: float) -> float:
-        """Return when the doubt in this leader epoch began, which is now if there was none."""
-        epoch, began_at = self._began.get(name, (leader_epoch, now))
-        if epoch != leader_epoch:
-            began_at = now
-        self._began[name] = leader_epoch, began_at
-        return began_at
-
-    def end(self, name: TopicPartition) -> None:
-        """End the doubt: the broker is sure."""
-        self._began.pop(name, None)
-
-
-class Coordinator:
+class Coordinator(PartitionedCoordinator[Shard]):
     """See the head of this module."""
+
+    topic = OFFSETS_TOPIC
 
     def __init__(
         self,
@@ -109,40 +85,17 @@ class Coordinator:
         """`wall_ms` is the wall clock. `may_decide_alone` says whether, at a time of trio's clock,
         no other broker can have replaced this one. `rng` makes members' ids. `expiry_ms` is the
         wall clock by which offsets expire, if not `wall_ms`."""
+        fence_timeout_s = config.fence_timeout_ms / 1000
+        super().__init__(replicas, purgatory, may_decide_alone, fence_timeout_s)
         self._config = config
-        self._replicas = replicas
-        self._purgatory = purgatory
         self._wall_ms = wall_ms
         self._expiry_ms = expiry_ms or wall_ms
-        self._may_decide_alone = may_decide_alone
         self._rng = rng
-        self._shards: dict[TopicPartition, Shard] = {}
         self._limits = _classic_limits(config)
         self.consumer_limits = _consumer_limits(config)
-        self._retention_at = math.inf
-        self._is_to_review = False
         self._warned_at_ms = -WARNING_INTERVAL_MS
-        self._doubts = _Doubts()
 
     # -- for handlers
-
-    @property
-    def has_topic(self) -> bool:
-        """Whether the image has the offsets topic."""
-        return OFFSETS_TOPIC in self._replicas.image.topics
-
-    def keeper(self, group_id: str) -> BrokerImage | None:
-        """Return the live broker that coordinates a group, by this broker's image."""
-        image = self._replicas.image
-        name = self._name_of(group_id)
-        partition = None if name is None else image.partition(name)
-        return None if partition is None else image.brokers.get(partition.leader)
-
-    def leads(self, group_id: str) -> bool:
-        """Whether the controller has told this broker to lead the partition of a group."""
-        name = self._name_of(group_id)
-        partition = None if name is None else self._replicas.get(name)
-        return partition is not None and partition.is_leader
 
     def serving(self, group_id: str, now: float) -> Serving:
         """Return the shard and the registry of a group, if this broker coordinates it (GRP-01).
@@ -151,45 +104,9 @@ class Coordinator:
         topic, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         check_group_id(group_id)
-        name = self._name_of(group_id)
-        if name is None:
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no offsets topic yet")
-        partition = self._replicas.get(name)
-        if partition is None or not partition.is_leader:
-            raise Refused(ErrorCode.NOT_COORDINATOR, f"{name} is not led by this broker")
-        shard = self._shards.get(name)
-        if shard is not None and shard.partition is partition and shard.registry is not None:
-            shard.catch_up(now)
-            if shard.registry is not None:
-                return Serving(shard, shard.registry)
-        raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{name} is being read")
-
-    def check_session(self, shard: Shard, now: float) -> None:
-        """Raise `Refused` unless this broker is surely the only coordinator of a shard: its session
-        lasts, and it was told in this session that it leads.
-
-        Only requests that read need this. A write is safe without it, since the in-sync replicas
-        confirm records of the newest leader only. COORDINATOR_LOAD_IN_PROGRESS for as long as a
-        controller may take to confirm or replace this broker, then NOT_COORDINATOR.
-        """
-        name = shard.partition.topic_partition
-        try:
-            self._check_session(name, now)
-        except Refused as refused:
-            unsure_since = self._doubts.since(name, shard.partition.leader_epoch, now)
-            code = ErrorCode.NOT_COORDINATOR
-            if now - unsure_since < UNSURE_FENCES_MAX * self._config.fence_timeout_ms / 1000:
-                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            raise Refused(code, refused.message) from None
-        self._doubts.end(name)
-
-    def _check_session(self, name: TopicPartition, now: float) -> None:
-        is_present = self._replicas.is_role_present(name)
-        if not (is_present and self._may_decide_alone(now)):
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
-        partition = self._replicas.get(name)
-        if partition is not None and partition.is_handing_over(now):
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "another broker is about to keep it")
+        shard = self.served(group_id, now)
+        assert shard.registry is not None
+        return Serving(shard, shard.registry)
 
     def check_heartbeat(self, group_id: str, now: float) -> GroupRegistry | None:
         """Return the registry that keeps a member alive; None while the coordinator loads it.
@@ -201,7 +118,7 @@ class Coordinator:
         try:
             return self.serving(group_id, now).registry
         except Refused as refused:
-            name = self._name_of(group_id)
+            name = self.name_of(group_id)
             if refused.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or name is None:
                 raise
             self._check_session(name, now)
@@ -214,7 +131,7 @@ class Coordinator:
         """Return the answer for a member whose group answers `error`. Only a coordinator that
         surely was not replaced may tell a member that it is removed: the member may have joined at
         the next one."""
-        name = self._name_of(group_id)
+        name = self.name_of(group_id)
         if error in PUT_OUT and name is not None:
             try:
                 self._check_session(name, now)
@@ -224,14 +141,8 @@ class Coordinator:
 
     def all_serving(self, now: float) -> tuple[list[Serving], bool]:
         """Return all that this broker serves, and whether it still loads more."""
-        self._find_shards(now)
-        found = []
-        is_loading = False
-        for shard in self._shards.values():
-            shard.catch_up(now)
-            if shard.registry is not None:
-                found.append(Serving(shard, shard.registry))
-            is_loading |= shard.registry is None and shard.leader is not None
+        shards, is_loading = self.all_served(now)
+        found = [Serving(shard, shard.registry) for shard in shards if shard.registry is not None]
         return found, is_loading
 
     def append(self, shard: Shard, records: Records, now: float) -> int:
@@ -248,16 +159,6 @@ class Coordinator:
         for some in at_once(keys, TOMBSTONES_PER_BATCH):
             end = self.append(shard, [(key, None) for key in some], now)
         return end
-
-    def catch_up(self, shard: Shard, now: float) -> None:
-        """Replay a chunk of what is committed, for a request that waits; `run` does the rest."""
-        if shard.catch_up(now):
-            self.review()
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory that all groups on this broker take, about."""
-        return sum(shard.held_bytes for shard in self._shards.values())
 
     def check_room(self, growth: int) -> None:
         """Raise `Refused` if groups would take more than `group.coordinator.max.bytes`.
@@ -286,11 +187,6 @@ class Coordinator:
         """Return a new id for a member, which begins with `prefix`: its client or instance id."""
         return f"{prefix}-{UUID(int=self._rng.getrandbits(128), version=4)}"
 
-    def review(self) -> None:
-        """Have `run` look at a group again, because the group may wait for something else."""
-        self._is_to_review = True
-        self._purgatory.notify(self)
-
     def statistics(self) -> tuple[int, int]:
         """Return how many groups and how many offsets this broker coordinates."""
         counts = [shard.table.statistics() for shard in self._shards.values() if shard.registry]
@@ -306,52 +202,17 @@ class Coordinator:
                 offsets = shard.table.offsets(group_id).items()
                 yield KeptGroup(group_id, members, {name: one.offset for name, one in offsets})
 
-    def _name_of(self, group_id: str) -> TopicPartition | None:
-        topic = self._replicas.image.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            return None
-        return TopicPartition(OFFSETS_TOPIC, partition_of(group_id, len(topic.partitions)))
-
     # -- the task
 
-    async def run(self) -> None:
-        """Follow the partitions on this broker, and serve the groups of those that it leads."""
-        retention_s = self._config.offsets_retention_check_interval_ms / 1000
-        self._retention_at = trio.current_time() + retention_s
-        while True:
-            self._find_shards(trio.current_time())
-            for name, shard in list(self._shards.items()):
-                await self._advance(name, shard)
-            now = trio.current_time()
-            if now >= self._retention_at:
-                self._retention_at = now + retention_s
-                await self._drop_expired()
-            await self._wait()
+    def _make_shard(self, partition: Partition) -> Shard:
+        return Shard(partition, self._replicas.append)
 
-    def _find_shards(self, now: float) -> None:
-        """Update the shards from the replicas of the offsets topic on this broker."""
-        topic = self._replicas.image.topics.get(OFFSETS_TOPIC)
-        names = [] if topic is None else range(len(topic.partitions))
-        for name in (TopicPartition(OFFSETS_TOPIC, number) for number in names):
-            partition, shard = self._replicas.get(name), self._shards.get(name)
-            if shard is not None and shard.partition is not partition:
-                shard.stop_serving(now)
-                del self._shards[name]
-            if partition is not None and name not in self._shards:
-                self._shards[name] = Shard(partition, self._replicas.append)
-
-    async def _advance(self, name: TopicPartition, shard: Shard) -> None:
-        """Replay committed records, start serving if possible, and do what is due."""
-        if shard.catch_up(trio.current_time()):
-            is_behind = True
-            while is_behind:
-                await trio.lowlevel.checkpoint()
-                is_behind = shard.catch_up(trio.current_time())
-            self._purgatory.notify(name)  # a waiting request cannot have seen all of it
-        if shard.registry is None and shard.may_serve:
-            await self._start_serving(shard)
-        if shard.registry is not None:
-            shard.registry.tick(trio.current_time())
+    async def _do_duties(self) -> None:
+        is_first = self._duty_at == math.inf
+        interval_s = self._config.offsets_retention_check_interval_ms / 1000
+        self._duty_at = trio.current_time() + interval_s
+        if not is_first:
+            await self._drop_expired()
 
     async def _start_serving(self, shard: Shard) -> None:
         leader = shard.leader
@@ -388,23 +249,6 @@ class Coordinator:
             topic_names=lambda: self._replicas.image.topic_names,
             consumer_limits=partial(_limits_of, self._config, self.consumer_limits, self._replicas),
         )
-
-    async def _wait(self) -> None:
-        """Wait until there is something to do."""
-        self._is_to_review = False
-        shards = self._shards.items()
-        names = [name for name, shard in shards if _is_watched(shard)]
-        moments = [shard.registry.deadline for _, shard in shards if shard.registry]
-        deadline = min([trio.current_time() + FOLLOW_INTERVAL_S, self._retention_at, *moments])
-
-        def attempt(now: float) -> bool | None:
-            self._find_shards(now)
-            is_due = self._is_to_review or any(shard.is_due(now) for _, shard in shards)
-            return True if is_due else None
-
-        keys: tuple[Hashable, ...] = (self, ROLES, *names)
-        await self._purgatory.wait_for_answer(Parked(keys, lambda: deadline, attempt, lambda: True))
-        await trio.lowlevel.checkpoint()
 
     # -- expiry
 
@@ -446,11 +290,6 @@ class Coordinator:
             self.drop(shard, dropped, now)
         except Refused as refused:
             logger.info("%s: not dropped yet: %s", shard.partition.topic_partition, refused)
-
-
-def _is_watched(shard: Shard) -> bool:
-    """Whether `run` must notice each advance of a partition's high watermark."""
-    return shard.registry.is_writing if shard.registry is not None else shard.leader is not None
 
 
 def _classic_limits(config: Config) -> GroupLimits:

@@ -8,6 +8,10 @@ The table also keeps the keys of pending records, which are in the log but not k
 committed. A key is added when its record is appended, and removed when the record is replayed or
 when the leader's epoch ends.
 
+Offsets that are committed in a transaction are replayed, too, and wait beside the table until the
+marker of their producer: a COMMIT applies them, an ABORT forgets them. Of several records of a key
+the one with the highest offset in the log holds, whenever its transaction ends.
+
 Expiry (GRP-15) returns which tombstones to write, and removes nothing: the tombstones come back as
 records. The offsets of a group that has had members expire after the time at which it became empty,
 or after their own commit if that was later (Kafka would drop an offset that was set for an empty
@@ -18,6 +22,7 @@ offsets.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -35,6 +40,7 @@ from minibroker.broker.groups.records import (
     OffsetKey,
     Value,
 )
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
@@ -59,6 +65,11 @@ class OffsetTable:
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
         # The offset of the newest record that is appended and not replayed.
         self._pending: dict[Key, int] = {}
+        # By producer: the offsets of its open transaction, with their places in the log.
+        self._transactions: dict[int, dict[OffsetKey, tuple[int, CommittedOffset | None]]] = {}
+        # By key: the producers whose open transactions have it.
+        self._unstable: dict[OffsetKey, dict[int, None]] = {}
+        self._unstable_bytes = 0  # of the offsets of open transactions, about
         self._stored_bytes = 0  # of `_offsets` and `_groups`, about
 
     # -- changes
@@ -69,7 +80,7 @@ class OffsetTable:
             del self._pending[key]
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
-            self._set_offset(key, value)
+            self._apply_offset(offset, key, value)
             return
         if isinstance(key, ConsumerKey):
             assert not isinstance(value, CommittedOffset | GroupMetadata)
@@ -84,6 +95,49 @@ class OffsetTable:
             self._stored_bytes += _group_bytes(key.group_id, value)
         elif before is not None:
             del self._groups[key.group_id]
+
+    def replay_in_transaction(
+        self, producer_id: int, offset: int, key: OffsetKey, value: CommittedOffset | None
+    ) -> None:
+        """Apply a record of a producer's open transaction."""
+        if self._pending.get(key) == offset:
+            del self._pending[key]
+        if producer_id in self._unstable.get(key, ()):
+            self._drop_unstable(producer_id, key)
+        self._transactions.setdefault(producer_id, {})[key] = offset, value
+        self._unstable.setdefault(key, {})[producer_id] = None
+        self._unstable_bytes += _unstable_bytes(key, value)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> bool:
+        """Apply or forget some offsets of a producer's transaction; return whether that were all.
+        Until it is, the caller calls again, and replays nothing meanwhile."""
+        transaction = self._transactions.get(producer_id, {})
+        for key in [*islice(transaction, AT_ONCE)]:
+            offset, value = self._drop_unstable(producer_id, key)
+            if is_commit:
+                self._apply_offset(offset, key, value)
+        return producer_id not in self._transactions
+
+    def _apply_offset(self, offset: int, key: OffsetKey, value: CommittedOffset | None) -> None:
+        """Set an offset, which replaces those of records before it in open transactions."""
+        for producer_id in [*self._unstable.get(key, ())]:
+            if self._transactions[producer_id][key][0] < offset:
+                self._drop_unstable(producer_id, key)
+        self._set_offset(key, value)
+
+    def _drop_unstable(
+        self, producer_id: int, key: OffsetKey
+    ) -> tuple[int, CommittedOffset | None]:
+        """Remove an offset of a producer's transaction, and return it with its place in the log."""
+        transaction, producers = self._transactions[producer_id], self._unstable[key]
+        offset, value = transaction.pop(key)
+        self._unstable_bytes -= _unstable_bytes(key, value)
+        if not transaction:
+            del self._transactions[producer_id]
+        del producers[producer_id]
+        if not producers:
+            del self._unstable[key]
+        return offset, value
 
     def _set_offset(self, key: OffsetKey, value: CommittedOffset | None) -> None:
         group_id, topic, partition = key
@@ -168,8 +222,10 @@ class OffsetTable:
         return self._offsets.get(group_id, _NO_OFFSETS)
 
     def is_pending(self, key: Key) -> bool:
-        """Whether a record of this key is pending."""
-        return bool(self._pending) and key in self._pending
+        """Whether a record of this key is pending, or in an open transaction."""
+        if not (self._pending or self._unstable):
+            return False
+        return key in self._pending or key in self._unstable
 
     def statistics(self) -> tuple[int, int]:
         """Return how many groups and how many offsets there are."""
@@ -178,13 +234,20 @@ class OffsetTable:
     @property
     def held_bytes(self) -> int:
         """The memory that all of it takes, about."""
-        return self._stored_bytes + PENDING_BYTES * len(self._pending)
+        return self._stored_bytes + self._unstable_bytes + PENDING_BYTES * len(self._pending)
 
     def growth(self, key: OffsetKey, value: CommittedOffset) -> int:
         """Return how many more bytes are held once this offset is committed, about. A group's
         first offset takes more."""
         before = self.offsets(key.group_id).get(TopicPartition(key.topic, key.partition))
         return _offset_bytes(key.topic, value) - _offset_bytes(key.topic, before)
+
+    def unstable_growth(self, producer_id: int, key: OffsetKey, value: CommittedOffset) -> int:
+        """Return how many more bytes are held once this offset is in a producer's transaction,
+        about; as in `growth` if no other transaction has the key, so that what fits goes on."""
+        if self._unstable.get(key, {}).keys() <= {producer_id}:
+            return self.growth(key, value)
+        return _unstable_bytes(key, value)
 
     # -- keys for tombstones
 
@@ -197,6 +260,7 @@ class OffsetTable:
         keys.update(dict.fromkeys(self.consumer_records(group_id)))
         keys.update((OffsetKey(group_id, *name), None) for name in self.offsets(group_id))
         keys.update((key, None) for key in self._pending if key.group_id == group_id)
+        keys.update((key, None) for key in self._unstable if key.group_id == group_id)
         return list(keys)
 
     def of_topics(self, topics: Collection[str]) -> list[OffsetKey]:
@@ -210,6 +274,7 @@ class OffsetTable:
         keys.update(
             key for key in self._pending if isinstance(key, OffsetKey) and key.topic in topics
         )
+        keys.update(key for key in self._unstable if key.topic in topics)
         return sorted(keys)
 
     def expired(self, group_ids: Iterable[str], oldest_ms: int) -> list[Key]:
@@ -240,6 +305,11 @@ class OffsetTable:
 
 def _offset_bytes(topic: str, value: CommittedOffset | None) -> int:
     return 0 if value is None else OFFSET_BYTES + len(topic) + len(value.metadata)
+
+
+def _unstable_bytes(key: OffsetKey, value: CommittedOffset | None) -> int:
+    texts = len(key.group_id) + len(key.topic) + (0 if value is None else len(value.metadata))
+    return PENDING_BYTES + texts
 
 
 def _group_bytes(group_id: str, value: GroupMetadata | None = None) -> int:

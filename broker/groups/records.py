@@ -27,6 +27,16 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
+from minibroker.broker.coordination.record_fields import (
+    INT16,
+    INT32,
+    INT64,
+    STRING_BYTES_MAX,
+    Cursor,
+    Garbage,
+    Unreadable,
+    string,
+)
 from minibroker.broker.groups.consumer_records import (
     ConsumerKey,
     ConsumerValue,
@@ -35,15 +45,6 @@ from minibroker.broker.groups.consumer_records import (
     encode_consumer_key,
     encode_consumer_value,
     is_consumer_key,
-)
-from minibroker.broker.groups.record_fields import (
-    INT16,
-    INT32,
-    INT64,
-    STRING_BYTES_MAX,
-    Cursor,
-    Garbage,
-    string,
 )
 from minibroker.protocol.constants import NO_EPOCH, NO_TIMESTAMP
 
@@ -105,12 +106,6 @@ class GroupMetadata:
     leader: str | None = None
     state_timestamp_ms: int = NO_TIMESTAMP
     members: tuple[StoredMember, ...] = ()
-
-
-class Unreadable(NamedTuple):
-    """A record that this version of the broker cannot read, and why."""
-
-    reason: str
 
 
 Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey

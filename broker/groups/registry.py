@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from minibroker.broker.coordination.shard import APPEND_ERRORS
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.consumer_group import ConsumerGroup
 from minibroker.broker.groups.consumer_heartbeats import ConsumerLimits
@@ -43,13 +44,9 @@ from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import CLASSIC, CONSUMER, ListedGroup
 
 LOGGER = logging.getLogger(__name__)
-# What the coordinator answers for a failed append (GRP-04); other codes stay as they are.
-APPEND_ERRORS: Final = {
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+# What the coordinator of groups answers for a failed append (GRP-04); other codes stay as they are.
+GROUP_APPEND_ERRORS: Final = {
+    **APPEND_ERRORS,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
@@ -60,7 +57,7 @@ MOMENTS_SPARE: Final = 100  # outdated entries that are allowed even with few gr
 
 def append_error(code: ErrorCode) -> ErrorCode:
     """Return a coordinator's answer for an append that was refused with this code (GRP-04)."""
-    return APPEND_ERRORS.get(code, code)
+    return GROUP_APPEND_ERRORS.get(code, code)
 
 
 class _Waiting(NamedTuple):

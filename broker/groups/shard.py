@@ -1,272 +1,48 @@
-"""One partition of the offsets topic on this broker: its contents, how far it was replayed, and the
-registry of its live groups while this broker serves it.
+"""One partition of the offsets topic on this broker, and the registry of its live groups while this
+broker serves it."""
 
-`catch_up` may be called at any time: it stops serving when the leader's epoch is over, replays what
-became committed, and tells the groups. Followers replay, too, so that a failover has little left to
-do.
-
-A leader serves only once its high watermark has reached the start of its leader epoch, and all
-records below are replayed. A new leader's high watermark may at first be lower than the one up to
-which its predecessor answered clients; once it reaches the start of the epoch, it is not.
-
-A log that was truncated below what was replayed of it (by an unclean election, or by a restart of
-the log) is replayed from its start. The leader epoch of the last replayed record shows it: logs
-that agree in an offset's epoch agree in everything before it.
-
-The partition of a group is Kafka's (GRP-01), so that Kafka's tools look for a group in the right
-place: Java's hash of the group id, made positive, modulo the number of partitions. Java hashes the
-text in UTF-16.
-"""
-
-import logging
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from operator import mul
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from minibroker.broker.errors import Refused
+from minibroker.broker.coordination.replay import Chunk
+from minibroker.broker.coordination.shard import Append, CoordinatorShard, RecordFormat
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
+    CommittedOffset,
     Key,
-    Unreadable,
+    OffsetKey,
     Value,
     decode,
     encode_key,
     encode_value,
 )
 from minibroker.broker.groups.registry import GroupRegistry
-from minibroker.broker.groups.replay import Chunk, read_chunks
-from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Leader, Offline
-from minibroker.broker.turns import Turns, at_once, without_pause
-from minibroker.protocol.constants import ACKS_ALL, BATCH_HEADER_BYTES, NO_EPOCH, ErrorCode
-from minibroker.protocol.records.batch import RECORD_BYTES_MIN, InvalidBatch
-from minibroker.protocol.records.record import RecordToSend, encode_batch_in_turns
-from minibroker.protocol.types import StaleSlice
+from minibroker.protocol.constants import NO_PRODUCER_ID
 
-logger = logging.getLogger(__name__)
-
-UNREADABLE_CHARS_MAX: Final = 200  # of the reason, in a log line about a record
-_INT_MIN: Final = -(2**31)
-_NATIVE_UTF_16: Final = f"utf-16-{sys.byteorder[0]}e"
-# 31 to the power of 255 and down to 0: the factors of the characters of a Java hash.
-_POWERS: Final = [31**exponent % 2**32 for exponent in reversed(range(256))]
+RECORDS: Final[RecordFormat[Key, Value]] = RecordFormat("groups", decode, encode_key, encode_value)
 
 Records: TypeAlias = Sequence[tuple[Key, Value | None]]
-Append: TypeAlias = Callable[[Partition, memoryview, int, float, int], Appended]
 
 
-def partition_of(group_id: str, partition_count: int) -> int:
-    """Return the number of a group's partition."""
-    number = 0
-    units = memoryview(group_id.encode(_NATIVE_UTF_16, "surrogatepass")).cast("H")
-    for first in range(0, len(units), len(_POWERS)):
-        some = units[first : first + len(_POWERS)]
-        powers = _POWERS[len(_POWERS) - len(some) :]
-        number = (number * pow(31, len(some), 2**32) + sum(map(mul, some, powers))) % 2**32
-    if number >= 2**31:
-        number -= 2**32
-    return 0 if number == _INT_MIN else abs(number) % partition_count
-
-
-class Shard:
-    """See the head of this module. `registry` is None while this broker does not serve it.
-
-    All records below `replayed_end` are in `table`. `is_broken`: the next ones cannot be read.
-    """
+class Shard(CoordinatorShard[Key, Value, OffsetTable, GroupRegistry]):
+    """See the head of this module."""
 
     def __init__(self, partition: Partition, append: Append) -> None:
         """`append` is `Replicas.append`."""
-        self.partition = partition
-        self._append = append
-        self.table = OffsetTable()
-        self.replayed_end = partition.log.log_start
-        self._chunks: Iterator[Chunk] = iter(())  # of the last read, not replayed yet
-        self.registry: GroupRegistry | None = None
-        self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
-        self._looked_up_to = self.replayed_end  # replay was tried up to here, successfully or not
-        self.is_broken = False
+        super().__init__(partition, append, RECORDS, OffsetTable)
 
-    @property
-    def leader(self) -> Leader | None:
-        """The role of leader, if this broker has it."""
-        role = self.partition.role
-        return role if isinstance(role, Leader) else None
+    def replay_record(self, chunk: Chunk, offset: int, key: Key, value: Value | None) -> None:
+        """Apply one record: at once, or with the transaction that it belongs to."""
+        if chunk.producer_id == NO_PRODUCER_ID:
+            self.table.replay(offset, key, value)
+        elif isinstance(key, OffsetKey):
+            assert value is None or isinstance(value, CommittedOffset)
+            self.table.replay_in_transaction(chunk.producer_id, offset, key, value)
 
-    @property
-    def held_bytes(self) -> int:
-        """The memory that its groups take, about."""
-        live_bytes = 0 if self.registry is None else self.registry.held_bytes
-        return self.table.held_bytes + live_bytes
-
-    # -- reading
-
-    def catch_up(self, now: float) -> bool:
-        """Replay at most one chunk of committed records; return whether there may be more."""
-        registry, leader = self.registry, self.leader
-        if registry is not None and (
-            leader is None or leader.leader_epoch != registry.leader_epoch
-        ):
-            self.stop_serving(now)
-        is_behind = self._replay_chunk(now)
-        if self.registry is not None:
-            self.registry.on_replayed(self.replayed_end, now)
-        return is_behind
-
-    def stop_serving(self, now: float) -> None:
-        """Stop serving, and answer the waiting requests."""
-        if self.registry is not None:
-            self.registry.close(now)
-            self.registry = None
-            self.table.forget_pending()
-
-    def is_due(self, now: float) -> bool:
-        """Whether something here is due that a request may wait for."""
-        registry, leader = self.registry, self.leader
-        if registry is None or leader is None or registry.leader_epoch != leader.leader_epoch:
-            return registry is not None or (
-                leader is not None and (self.may_serve or self._is_behind)
-            )
-        return registry.deadline <= now or (registry.is_writing and self._is_behind)
-
-    @property
-    def _is_behind(self) -> bool:
-        return self.partition.high_watermark > self._looked_up_to
-
-    @property
-    def may_serve(self) -> bool:
-        """Whether `table` has all records that any client was answered from."""
-        leader = self.leader
-        return (
-            leader is not None
-            and leader.high_watermark >= leader.epoch_start
-            and self.replayed_end >= leader.high_watermark
+    def replay_marker(self, chunk: Chunk) -> bool:
+        """Commit or forget the offsets of the transaction that a marker ends."""
+        is_commit = chunk.marker is not None and chunk.marker.is_commit
+        return chunk.marker is None or self.table.end_transaction(
+            chunk.producer_id, is_commit=is_commit
         )
-
-    def _replay_chunk(self, now: float) -> bool:
-        if isinstance(self.partition.role, Offline):  # its log may have been replaced
-            return False
-        log, end = self.partition.log, self.partition.high_watermark
-        if not self._continues(log):
-            logger.warning(
-                "%s: its log is not the one that was replayed up to offset %d, starting again",
-                self.partition.topic_partition,
-                self.replayed_end,
-            )
-            self.stop_serving(now)
-            self.table = OffsetTable()
-            self.replayed_end, self._replayed_epoch = log.log_start, NO_EPOCH
-            self._chunks = iter(())
-            self._looked_up_to = self.replayed_end
-        if self.replayed_end >= end:
-            return False
-        self._looked_up_to = end
-        try:
-            chunk = next(self._chunks, None)
-            if chunk is None or not _is_in(log, chunk):
-                self._chunks = read_chunks(log, self.replayed_end, end)
-                chunk = next(self._chunks, None)
-        except (InvalidBatch, Refused, StaleSlice) as error:  # no descriptor is free: tried again
-            if not self.is_broken:
-                self.is_broken = True
-                logger.error(
-                    "%s cannot be replayed from offset %d on, its groups have no coordinator: %s",
-                    self.partition.topic_partition,
-                    self.replayed_end,
-                    error,
-                )
-            return False
-        if chunk is None:
-            return False
-        for offset, _, key, value, _ in chunk.records:
-            decoded = decode(key, value)
-            if isinstance(decoded, Unreadable):
-                self._skip(offset, decoded)
-            else:
-                self.table.replay(offset, *decoded)
-        self.replayed_end, self._replayed_epoch = chunk.next_offset, chunk.leader_epoch
-        self._looked_up_to = self.replayed_end
-        self.is_broken = False
-        return self.replayed_end < end
-
-    def _continues(self, log: Log) -> bool:
-        """Whether the replayed records are still the beginning of this log."""
-        if self._replayed_epoch == NO_EPOCH:
-            return self.replayed_end >= log.log_start
-        return (
-            self.replayed_end <= log.log_end
-            and _epoch_of(log, self.replayed_end - 1) == self._replayed_epoch
-        )
-
-    def _skip(self, offset: int, unreadable: Unreadable) -> None:
-        logger.warning(
-            "%s: the record at offset %d is skipped: %s",
-            self.partition.topic_partition,
-            offset,
-            unreadable.reason[:UNREADABLE_CHARS_MAX],
-        )
-
-    # -- writing
-
-    def append(self, records: Records, now: float, now_ms: int) -> int:
-        """Append records as one batch. Return the offset after them: they are committed once all
-        below is replayed. Raises `Refused` as the partition does."""
-        batch = without_pause(self.encode(records, now_ms))
-        return self.append_encoded(batch, records, now, now_ms)
-
-    def encode(self, records: Records, now_ms: int) -> Turns[memoryview]:
-        """Return the batch of these records, at least one.
-
-        Raises `Refused` (MESSAGE_TOO_LARGE) for more than the partition takes, before the batch is
-        made.
-        """
-        lists = self._encoded(records, now_ms)
-        return memoryview((yield from encode_batch_in_turns(lists)))
-
-    def _encoded(self, records: Records, now_ms: int) -> Iterator[list[RecordToSend]]:
-        size, size_max = BATCH_HEADER_BYTES, self.partition.settings.max_message_bytes
-        for some in at_once(records):
-            encoded: list[RecordToSend] = []
-            for key, value in some:
-                name = encode_key(key)
-                content = None if value is None else encode_value(value)
-                size += RECORD_BYTES_MIN + len(name) + len(content or b"")
-                if size > size_max:
-                    what = f"a batch for groups has at most {size_max} bytes (max.message.bytes)"
-                    raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what)
-                encoded.append((now_ms, name, content, ()))
-            yield encoded
-
-    def append_encoded(self, batch: memoryview, records: Records, now: float, now_ms: int) -> int:
-        """Append the batch of these records; see `append`."""
-        appended = self._append(self.partition, batch, ACKS_ALL, now, now_ms)
-        for offset, (key, _) in enumerate(records, appended.base_offset):
-            self.table.add_pending(key, offset)
-        return appended.last_offset + 1
-
-    def outcome(self, end: int, registry: GroupRegistry) -> ErrorCode | None:
-        """Return the result of records that were appended below `end`; None: not known yet."""
-        leader = self.leader
-        if self.registry is not registry or leader is None:
-            return ErrorCode.NOT_COORDINATOR
-        if self.replayed_end < end:
-            return None
-        if not leader.is_acknowledgeable(self.partition.settings.min_insync_replicas):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return ErrorCode.NONE
-
-
-def _is_in(log: Log, chunk: Chunk) -> bool:
-    """Whether a chunk that was read a while ago is still in the log."""
-    last = chunk.next_offset - 1
-    return last < log.log_end and _epoch_of(log, last) == chunk.leader_epoch
-
-
-def _epoch_of(log: Log, offset: int) -> int:
-    """Return the leader epoch of the record at an offset; NO_EPOCH if it is not known."""
-    for entry in reversed(log.epochs.entries):
-        if entry.offset <= offset:
-            return entry.epoch
-    return NO_EPOCH

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import TypeAlias
 
+from minibroker.broker.coordination.name_pattern import InvalidPatternError, NamePattern
 from minibroker.broker.groups.consumer_records import MemberMetadata
-from minibroker.broker.groups.topic_pattern import InvalidPatternError, TopicPattern
 from minibroker.broker.metadata.model import TopicImage
 from minibroker.broker.turns import Turn, Turns
-from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.protocol.constants import INTERNAL_TOPICS
 
 Topics: TypeAlias = Mapping[str, TopicImage]
 
@@ -20,7 +20,7 @@ class PatternTopics:
     """
 
     def __init__(self, pattern: str) -> None:
-        self._pattern = TopicPattern(pattern)
+        self._pattern = NamePattern(pattern)
         self._known: dict[str, bool] = {}
 
     def matching(self, names: Iterable[str], turn: Turn) -> Turns[set[str]]:
@@ -29,7 +29,8 @@ class PatternTopics:
         for name in names:
             is_match = self._known.get(name)
             if is_match is None:
-                is_match = name != OFFSETS_TOPIC and (yield from self._pattern.matches(name, turn))
+                is_internal = name in INTERNAL_TOPICS
+                is_match = not is_internal and (yield from self._pattern.matches(name, turn))
             known[name] = is_match
             if turn.is_over():
                 yield

@@ -28,10 +28,13 @@ class UnexpectedOffset(Exception):
     """Raised when batches do not continue a follower's log; nothing was written."""
 
 
-def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
-    """Return the header of a batch that a leader may append now. Raises `Refused`."""
+def check_append(
+    batch: Buffer, limits: LogLimits, now_ms: int, *, may_lack_sequence: bool = False
+) -> BatchHeader:
+    """Return the header of a batch that a leader may append now. Raises `Refused`. The last
+    argument as in `validate_batch`."""
     try:
-        header = validate_batch(batch, limits.batch_bytes_max)
+        header = validate_batch(batch, limits.batch_bytes_max, may_lack_sequence=may_lack_sequence)
     except InvalidBatch as invalid:
         raise Refused(invalid.code, invalid.message) from None
     if len(batch) > limits.segment_bytes:

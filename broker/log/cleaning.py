@@ -1,8 +1,9 @@
 """Compaction of one log: the last record of each key stays, with its offset.
 
 A log has a *clean* part, which was compacted before, then a *dirty* one. Compaction ends below the
-high watermark, below the active segment, and below the first segment with a record that is younger
-than `min.compaction.lag.ms`. It is worth while once enough of it is dirty
+last stable offset (so it reads no transaction that may be open, or whose marker is not committed),
+below the active segment, and below the first segment with a record that is younger than
+`min.compaction.lag.ms`. It is worth while once enough of it is dirty
 (`min.cleanable.dirty.ratio`), or the oldest dirty record is older than `max.compaction.lag.ms`.
 
 It reads the dirty part once, for the newest offset of each key, and then copies the log from its
@@ -11,7 +12,10 @@ beginning. Of the dirty part it decodes only batches that have one of these offs
 * records of which a newer one has the same key;
 * tombstones (records without a value) whose delete horizon has passed: `delete.retention.ms` after
   the compaction that met them first;
-* records without a key, which only a topic has that was not compacted before.
+* records without a key, which only a topic has that was not compacted before;
+* all records of aborted transactions, also above what it has read: so the copy of a segment needs
+  no list of aborted transactions;
+* the markers of transactions of which the log has had no batch left for `delete.retention.ms`.
 
 A producer's last batch stays, empty if its records go, so that a restart knows its sequence. In the
 place of all other batches of which nothing stays comes a filler (`protocol.records.retained`): a
@@ -21,7 +25,8 @@ Segments that are small after that are merged, up to `segment.bytes`. What takes
 a worker thread, in pieces of some kilobytes (`Steps`). `compaction.py` does this to a log.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress as select
 from itertools import pairwise
@@ -34,8 +39,14 @@ from minibroker.broker.log.newest_offsets import NewestOffsets
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.transaction_index import AbortedEntry
 from minibroker.broker.turns import Steps
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_TIMESTAMP, ErrorCode
+from minibroker.protocol.constants import (
+    BATCH_HEADER_BYTES,
+    INT64_MAX,
+    NO_TIMESTAMP,
+    ErrorCode,
+)
 from minibroker.protocol.records.batch import (
     BatchHeader,
     InvalidBatch,
@@ -43,6 +54,7 @@ from minibroker.protocol.records.batch import (
     read_header,
 )
 from minibroker.protocol.records.columns import Columns, decode_columns, decode_keys
+from minibroker.protocol.records.control import read_end_marker
 from minibroker.protocol.records.retained import (
     COMPACTED_RECORDS_MAX,
     OFFSETS_MAX,
@@ -95,7 +107,7 @@ class Cleaned(NamedTuple):
 
 
 def find_cleanable(
-    segments: LogSegments, limits: LogLimits, first_dirty: int, high_watermark: int, now_ms: int
+    segments: LogSegments, limits: LogLimits, first_dirty: int, last_stable: int, now_ms: int
 ) -> Cleanable:
     """Return what of a log may be compacted now, which may be nothing."""
     end = segments.first.base_offset
@@ -103,7 +115,7 @@ def find_cleanable(
     clean_size = dirty_size = 0
     is_overdue = False
     for segment, following in pairwise(segments):
-        if following.base_offset > high_watermark:
+        if following.base_offset > last_stable:
             break
         newest, lag_ms = segment.max_timestamp, limits.compaction_lag_min_ms
         if lag_ms and is_believable(newest, limits, now_ms) and newest > now_ms - lag_ms:
@@ -143,6 +155,26 @@ class Traffic:
 
     def __init__(self) -> None:
         self.bytes = 0
+
+
+class AbortedBatches:
+    """Tells the batches of aborted transactions, by the transactions' entries."""
+
+    def __init__(self, entries: Iterable[AbortedEntry] = ()) -> None:
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+        for entry in entries:
+            spans = self._spans.setdefault(entry.producer_id, [])
+            spans.append((entry.first_offset, entry.last_offset))
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether a batch belongs to one of these transactions."""
+        if not header.is_transactional or header.is_control:
+            return False
+        spans = self._spans.get(header.producer_id)
+        if spans is None:
+            return False
+        at = bisect_right(spans, (header.base_offset, INT64_MAX)) - 1
+        return at >= 0 and header.base_offset < spans[at][1]
 
 
 class _Cursor:
@@ -197,28 +229,30 @@ class _Cursor:
 def read_keys(
     segments: Sequence[Segment],
     newest: NewestOffsets,
+    aborted: AbortedBatches,
     traffic: Traffic,
     require_unchanged: Callable[[], None],
 ) -> Steps[None]:
-    """Read the newest offsets of the keys from `newest.end` on, as far as they fit. Raises BadBytes
-    for a damaged batch, and InvalidBatch for one that cannot be decoded."""
+    """Read the newest offsets of the keys from `newest.end` on, as far as they fit, without those
+    of aborted transactions. Raises BadBytes for a damaged batch, and InvalidBatch for one that
+    cannot be decoded."""
     for segment in segments:
         cursor = _Cursor(segment, newest.end)
         while not cursor.is_at_end:
             position = cursor.position
-            do_fit = yield partial(_add_keys, cursor, newest)
+            do_fit = yield partial(_add_keys, cursor, newest, aborted)
             require_unchanged()
             traffic.bytes += cursor.position - position
             if not do_fit:
                 return
 
 
-def _add_keys(cursor: _Cursor, newest: NewestOffsets) -> bool:
+def _add_keys(cursor: _Cursor, newest: NewestOffsets, aborted: AbortedBatches) -> bool:
     """Add the keys of a chunk; return False once they do not fit. Runs in a worker thread."""
     for batch, header in cursor.read():
         keys: Sequence[bytes | None] = ()
         offsets: Sequence[int] = ()
-        if header.record_count and not header.is_control:
+        if header.record_count and not header.is_control and not aborted.has(header):
             _check_count(header)
             offsets, keys = decode_keys(batch, header)
         if not newest.add(keys, offsets, header.next_offset):
@@ -237,19 +271,38 @@ def _check_count(header: BatchHeader) -> None:
         raise InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, what)
 
 
+class Needed(NamedTuple):
+    """What the producers' states need: the last offsets of their last batches, and the offsets of
+    the last markers of those of which only markers are known."""
+
+    last_offsets: Collection[int]
+    last_markers: Collection[int]
+
+
+class Transactions(NamedTuple):
+    """The batches of aborted transactions, and the producers with a batch since their last marker:
+    these are recorded from segment to segment."""
+
+    aborted: AbortedBatches
+    begun: set[int]
+
+
 class Copier:
-    """Copies batches without what compaction removes. `newest` are the newest offsets, `now_ms` is
-    the wall clock, `last_offsets` those of the last batches of producers."""
+    """Copies batches without what compaction removes. `newest` are the newest offsets, `needed` is
+    what producers' states need, `transactions` what is known of the batches before; `now_ms` is the
+    wall clock."""
 
     def __init__(
         self,
         newest: NewestOffsets,
         limits: LogLimits,
-        last_offsets: Collection[int],
+        needed: Needed,
+        transactions: Transactions,
         now_ms: int,
     ) -> None:
         self._newest = newest
-        self._last_offsets = last_offsets
+        self._needed = needed
+        self._transactions = transactions
         self._now_ms = now_ms
         self._new_horizon_ms = now_ms + limits.delete_retention_ms
         self._gone: tuple[int, int, int] | None = None  # first and last offset, leader epoch
@@ -288,9 +341,16 @@ class Copier:
 
     def _keep(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
         """Return what is kept of a batch; None for nothing."""
-        if header.base_offset >= self._newest.end or header.is_control:
+        if header.is_control:
+            return self._keep_marker(batch, header)
+        is_needed = header.has_producer and header.last_offset in self._needed.last_offsets
+        if header.is_transactional:
+            self._transactions.begun.add(header.producer_id)
+            if header.record_count and self._transactions.aborted.has(header):
+                self.has_changed = True
+                return empty(header) if is_needed else None
+        if header.base_offset >= self._newest.end:
             return batch
-        is_needed = header.has_producer and header.last_offset in self._last_offsets
         if not header.record_count:
             return batch if is_needed else None
         kept = self._newest.kept_in(header.base_offset, header.next_offset)
@@ -311,6 +371,26 @@ class Copier:
             return batch
         self.has_changed = True
         return retain(header, columns, is_kept, new_horizon_ms)
+
+    def _keep_marker(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+        """Return what is kept of a control batch. The marker of a transaction without batches gets
+        a delete horizon, and goes when that has passed."""
+        begun, producer_id = self._transactions.begun, header.producer_id
+        if read_end_marker(batch, header) is None:
+            return batch
+        has_batches = producer_id in begun
+        begun.discard(producer_id)
+        is_needed = header.last_offset in self._needed.last_markers
+        if has_batches or is_needed or header.base_offset >= self._newest.end:
+            return batch
+        horizon_ms = header.delete_horizon_ms
+        if horizon_ms is None:
+            self.has_changed = True
+            return retain(header, decode_columns(batch, header), (True,), self._new_horizon_ms)
+        if horizon_ms > self._now_ms:
+            return batch
+        self.has_changed = True
+        return None
 
     def _are_kept(
         self, columns: Columns, kept: Collection[int] | None, is_over: bool

@@ -16,16 +16,20 @@ closed, the log's directory was renamed, or its topic is compacted no more, it r
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.cleaning import (
+    AbortedBatches,
     CannotCompact,
     Cleanable,
     Cleaned,
     Copier,
     Interrupted,
+    Needed,
     Traffic,
+    Transactions,
     copy_group,
     find_cleanable,
     groups,
@@ -112,15 +116,14 @@ class Compaction:
         below, before which its tombstone must not go."""
         self.first_dirty = min(self.first_dirty, offset)
 
-    def find_cleanable(self, high_watermark: int, now_ms: int) -> Cleanable:
-        """Return what of the log may be compacted now; `now_ms` is the wall clock."""
-        return find_cleanable(
-            self._segments, self._limits, self.first_dirty, high_watermark, now_ms
-        )
+    def find_cleanable(self, last_stable: int, now_ms: int) -> Cleanable:
+        """Return what of the log may be compacted now, below the last stable offset; `now_ms` is
+        the wall clock."""
+        return find_cleanable(self._segments, self._limits, self.first_dirty, last_stable, now_ms)
 
-    def find_sealed(self, high_watermark: int) -> Cleanable:
+    def find_sealed(self, last_stable: int) -> Cleanable:
         """Return what of the log may be compacted once it is old enough."""
-        return self.find_cleanable(high_watermark, INT64_MAX)
+        return self.find_cleanable(last_stable, INT64_MAX)
 
     def clean(self, found: Cleanable, map_bytes_max: int, now_ms: int) -> Steps[Cleaned]:
         """Compact what was found, with about so many bytes for the newest offsets of keys.
@@ -134,13 +137,21 @@ class Compaction:
         newest = NewestOffsets(map_bytes_max, found.first_dirty)
         read, left = sum([segment.size for segment in dirty]), 0
         with self._watch(dirty) as require_unchanged:
-            yield from read_keys(dirty, newest, self.traffic, require_unchanged)
+            span = self._segments.aborted(newest.end, found.end)
+            aborted = yield partial(AbortedBatches, span)
+            require_unchanged()
+            yield from read_keys(dirty, newest, aborted, self.traffic, require_unchanged)
             yield from newest.sort()
-        segments = segments[: self._segments.index_of(newest.end - 1) + 1]
-        last_offsets = self._producers.last_offsets()
+            segments = segments[: self._segments.index_of(newest.end - 1) + 1]
+            base_offset = segments[0].base_offset
+            span = self._segments.aborted(base_offset, found.end)
+            aborted = yield partial(AbortedBatches, span)
+            require_unchanged()
+        needed = Needed(self._producers.last_offsets(), self._producers.last_markers())
+        transactions = Transactions(aborted, set())
         for group in groups(segments, self._limits.segment_bytes, found.end):
             read += sum([segment.size for segment in group])
-            copier = Copier(newest, self._limits, last_offsets, now_ms)
+            copier = Copier(newest, self._limits, needed, transactions, now_ms)
             left += yield from self._clean_group(group, copier, now_ms)
         self.first_dirty = max(self.first_dirty, newest.end)
         return Cleaned(newest.end, read, left)
@@ -234,6 +245,7 @@ class Compaction:
             synced=True,
         )
         segment.forget_indexes()
+        segment.aborted.clear()
         return segment
 
     def _swap(self, group: Sequence[Segment], copied: Segment, path: PurePath, now_ms: int) -> None:

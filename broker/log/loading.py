@@ -8,6 +8,7 @@ Opening twice gives the same log.
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -75,9 +76,38 @@ def rebuild_producers(
         except SnapshotError as error:
             LOGGER.warning("%s is deleted: %s", snapshots.path(offset), error)
             snapshots.drop(offset)
-    for header in segments.headers(producers.map_end_offset, end_offset):
-        producers.update_from_replica(header, now_ms)
+    for segment, position, header in segments.batches(producers.map_end_offset, end_offset):
+        producers.update_from_replica(header, now_ms, segment.read_marker(position, header))
     producers.map_end_offset = max(producers.map_end_offset, end_offset)
+
+
+def rebuild_aborted(
+    segments: LogSegments, snapshots: Snapshots, rebuilt: Sequence[Segment], expiration_ms: int
+) -> None:
+    """Rebuild the lists of aborted transactions of some segments, in order, and make their files
+    durable. Other segments are read only where no snapshot says which transactions are open."""
+    states = ProducerStates(expiration_ms)
+    base_offset = rebuilt[0].base_offset
+    states.clear(segments.first.base_offset)
+    for offset in reversed(snapshots.offsets()):
+        if offset > base_offset:
+            continue
+        try:
+            states.load(snapshots.read(offset))
+            break
+        except SnapshotError:
+            continue
+    lists = {segment.base_offset: segment.aborted for segment in rebuilt}
+    for some in lists.values():
+        some.clear()
+    for segment, position, header in segments.batches(states.map_end_offset, OFFSET_MAX):
+        aborted = states.update(header, 0, segment.read_marker(position, header))
+        if aborted is not None and segment.base_offset in lists:
+            segment.aborted.append(aborted)
+        if segment.base_offset > rebuilt[-1].base_offset:
+            break
+    for some in lists.values():
+        some.write_durably()
 
 
 def finish_swaps(files: Files, directory: PurePath) -> None:
@@ -101,7 +131,7 @@ def finish_swaps(files: Files, directory: PurePath) -> None:
             files.remove(swap)
             continue
         for base in {base_offset, *(base for base in bases if base_offset <= base < next_offset)}:
-            for suffix in (".log", ".index", ".timeindex"):
+            for suffix in (".log", ".index", ".timeindex", ".txnindex"):
                 files.remove(directory / file_name(base, suffix))
         files.rename(swap, path)
 
@@ -122,6 +152,8 @@ class _Loader:
         self._epochs = EpochHistory()
         self._epochs_in_file: tuple[EpochStart, ...] | None = None
         self._producers = ProducerStates(limits.producer_expiration_ms)
+        self._unlisted: list[Segment] = []  # whose lists of aborted transactions are not known
+        self._has_markers = False
 
     def run(self) -> Loaded:
         last_known, segments = self._last_known, self._segments
@@ -142,6 +174,7 @@ class _Loader:
         if log_end < last_known.log_start:
             log_end = last_known.log_start
             self._restart_at(log_end)
+        self._load_aborted(first_checked)
         log_start = max(last_known.log_start, segments.first.base_offset)
         self._fit(log_start, log_end)
         segments.active.activate()
@@ -185,7 +218,7 @@ class _Loader:
         logs = {file_name(base_offset, "") for base_offset in bases}
         for name in names:
             stem, _, suffix = name.partition(".")
-            is_orphan = suffix in ("index", "timeindex") and stem not in logs
+            is_orphan = suffix in ("index", "timeindex", "txnindex") and stem not in logs
             if is_orphan or name.endswith(LEFTOVER_SUFFIXES):
                 files.remove(directory / name)
         synced_end = OFFSET_MAX if self._last_known.is_clean else self._last_known.recovery_point
@@ -210,10 +243,12 @@ class _Loader:
                 return index
             if segment.has_sound_indexes():
                 segment.load()
-            elif check_segment(segment, lambda header: None).end < segment.size:
+                continue
+            if check_segment(segment, self._observe_marker).end < segment.size:
                 return index
-            elif segment is not segments.active:
+            if segment is not segments.active:
                 segment.write_indexes()
+            self._unlisted.append(segment)
         if first == len(segments):
             end, _ = segments.active.load_tail()
             known_end = self._known_end(first)
@@ -231,12 +266,29 @@ class _Loader:
         _, last = active.load_tail()
         return active.base_offset if last is None else last.next_offset
 
-    def _observe(self, header: BatchHeader) -> None:
+    def _observe_marker(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        self._has_markers |= header.is_control
+
+    def _observe(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """Apply a batch that recovery found valid."""
+        self._observe_marker(segment, position, header)
         if header.leader_epoch > self._epochs.newest_epoch:
             self._epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0 and header.base_offset >= self._producers.map_end_offset:
-            self._producers.update_from_replica(header, self._now_ms)
+            marker = segment.read_marker(position, header)
+            self._producers.update_from_replica(header, self._now_ms, marker)
+
+    def _load_aborted(self, first_checked: int) -> None:
+        """Rebuild the lists of aborted transactions of the segments that were checked."""
+        unlisted = [*self._unlisted, *list(self._segments)[first_checked:]]
+        unlisted = [segment for segment in unlisted if segment in [*self._segments]]
+        if self._has_markers:
+            expiration_ms = self._limits.producer_expiration_ms
+            rebuild_aborted(self._segments, self._snapshots, unlisted, expiration_ms)
+        else:
+            for segment in unlisted:
+                segment.aborted.clear()
+                segment.aborted.write_durably()
 
     def _fit(self, log_start: int, log_end: int) -> None:
         """Truncate epochs and producer states to the log's end."""
@@ -263,7 +315,7 @@ class _Loader:
         self._epochs_in_file = epochs.entries if epochs is not None else None
         if epochs is None or not self._agrees(epochs, known_end):
             epochs = EpochHistory()
-            for header in self._segments.headers(0, known_end):
+            for _, _, header in self._segments.batches(0, known_end):
                 if header.leader_epoch > epochs.newest_epoch:
                     epochs.assign(header.leader_epoch, header.base_offset)
         epochs.truncate_from_end(known_end)

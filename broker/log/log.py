@@ -22,8 +22,9 @@ the bytes that were removed are stale.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import PurePath
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from minibroker.broker.descriptors import NO_DESCRIPTORS
 from minibroker.broker.errors import Refused
@@ -64,13 +65,18 @@ from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.time_lookup import find_time
+from minibroker.broker.log.transaction_index import AbortedEntry
+from minibroker.broker.log.verifications import Verification, Verifications
 from minibroker.broker.turns import Steps, Turns
-from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
+from minibroker.protocol.constants import NO_TIMESTAMP, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
+from minibroker.protocol.records.control import EndMarker, encode_end_marker, read_end_marker
 from minibroker.protocol.types import Slice, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+ABORTED_MAX: Final = 2_000  # transactions with markers among the batches of one read
 
 BeforeTruncation: TypeAlias = Callable[[TopicPartition, int], None]
 
@@ -94,6 +100,7 @@ class Log:
         self._limits = limits
         self.epochs: EpochHistory = loaded.epochs
         self.producers: ProducerStates = loaded.producers
+        self.verifications = Verifications()
         self.log_start = loaded.log_start
         self.log_end = loaded.log_end
         self.checkpointed_high_watermark = loaded.high_watermark
@@ -188,18 +195,27 @@ class Log:
 
     # -- appending
 
-    def append_as_leader(self, batch: memoryview, leader_epoch: int, now_ms: int) -> Appended:
+    def append_as_leader(
+        self,
+        batch: memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        verification: Verification | None = None,
+    ) -> Appended:
         """Validate one producer's batch, give it its offset and epoch in place, and write it.
 
-        Raises Refused. A duplicate is not written: the offsets of the original are returned.
+        Raises Refused: INVALID_TXN_STATE for the first batch of a transaction without a valid
+        `verification`. A duplicate is not written: the offsets of the original are returned.
         """
-        header = check_append(batch, self._limits, now_ms)
+        header = self.check_batch(batch, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
         if header.has_producer:
             duplicate = self.producers.check(header)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if uses_append_time else NO_TIMESTAMP
                 return Appended(duplicate.first_offset, duplicate.last_offset, time_ms, True)
+        if header.is_transactional:
+            self._check_transaction(header, verification)
         if uses_append_time:
             stamp_append_time(batch, now_ms)
         stamp(batch, self.log_end, leader_epoch)
@@ -208,6 +224,57 @@ class Log:
         self.producers.update(header, now_ms)
         append_time_ms = now_ms if uses_append_time else NO_TIMESTAMP
         return Appended(header.base_offset, header.last_offset, append_time_ms, False)
+
+    def check_batch(self, batch: memoryview, now_ms: int) -> BatchHeader:
+        """Return the header of a batch that may be appended now, but for its producer's state.
+        Raises Refused. In the offsets topic, which brokers alone write, the coordinator's batches
+        of a transaction have the producer's id, and no sequence."""
+        is_written_by_brokers = self.topic_partition.topic == OFFSETS_TOPIC
+        return check_append(batch, self._limits, now_ms, may_lack_sequence=is_written_by_brokers)
+
+    def _check_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
+        """Raise Refused for a batch of a transaction that is not known to be open."""
+        epoch = header.producer_epoch
+        if self.producers.has_open_transaction(header.producer_id, epoch):
+            return
+        if not self.verifications.is_valid(verification, epoch):
+            what = (
+                f"producer {header.producer_id} epoch {epoch} has no transaction here that its"
+                " coordinator knows"
+            )
+            raise Refused(ErrorCode.INVALID_TXN_STATE, what)
+
+    def append_marker(
+        self,
+        marker: EndMarker,
+        producer: tuple[int, int],
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        is_next_epoch: bool = False,
+    ) -> Appended:
+        """Append the marker of a transaction's coordinator for a producer (id and epoch), as the
+        leader. `is_next_epoch` as in `ProducerStates.check_marker`.
+
+        Raises Refused: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, or in a shortage.
+        """
+        self.producers.check_marker(
+            *producer, marker.coordinator_epoch, is_next_epoch=is_next_epoch
+        )
+        batch = encode_end_marker(marker, *producer, now_ms)
+        if self._limits.timestamp_type == "LogAppendTime":
+            stamp_append_time(batch, now_ms)
+        stamp(batch, self.log_end, leader_epoch)
+        header = read_header(batch)
+        self._write(memoryview(batch), header, now_ms)
+        self._record_marker(self.producers.update(header, now_ms, marker), header)
+        return Appended(header.base_offset, header.last_offset, NO_TIMESTAMP, False)
+
+    def _record_marker(self, aborted: AbortedEntry | None, header: BatchHeader) -> None:
+        """Record what a marker that was written has ended."""
+        self.verifications.on_marker(header.producer_id)
+        if aborted is not None:
+            self._segments.active.aborted.append(aborted)
 
     def append_as_follower(self, batches: CheckedBatches, now_ms: int) -> None:
         """Write batches as the leader stored them. Raises UnexpectedOffset or InvalidBatch if they
@@ -221,8 +288,14 @@ class Log:
 
     def _append_copied(self, batches: CheckedBatches, now_ms: int) -> None:
         for position, header in batches.headers:
-            self._write(batches.records[position : position + header.size], header, now_ms)
-            self.producers.update_from_replica(header, now_ms)
+            batch = batches.records[position : position + header.size]
+            self._write(batch, header, now_ms)
+            if header.is_control:
+                marker = read_end_marker(batch, header)
+                aborted = self.producers.update_from_replica(header, now_ms, marker)
+                self._record_marker(aborted, header)
+            else:
+                self.producers.update_from_replica(header, now_ms)
 
     def _begin_with(self, batches: CheckedBatches, now_ms: int) -> None:
         """Restart the log at the first of these batches, below the log start, which stays."""
@@ -301,6 +374,12 @@ class Log:
         Raises Refused (OFFSET_OUT_OF_RANGE, or a segment cannot be opened for now), and BadBytes if
         that batch is damaged.
         """
+        return self._read(offset, bytes_max, end_offset, at_least_one)[0]
+
+    def _read(
+        self, offset: int, bytes_max: int, end_offset: int, at_least_one: bool
+    ) -> tuple[list[Slice], int]:
+        """Return the batches as `read` does, and the offset that follows them."""
         if not self.log_start <= offset <= self.log_end:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -308,12 +387,40 @@ class Log:
             )
         end_offset = min(end_offset, self.log_end)
         if offset >= end_offset:
-            return []
+            return [], offset
         args = (offset, bytes_max, end_offset, at_least_one)
         try:
-            return [*self._segments.read(*args, self.epochs)]
+            slices, next_offset = self._segments.read(*args, self.epochs)
         except OSError as error:
             raise refusal_of(error) from error
+        return [*slices], next_offset
+
+    def read_committed(
+        self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool = True
+    ) -> tuple[list[Slice], list[AbortedEntry]]:
+        """Read as `read` does, below a last stable offset, and return the aborted transactions that
+        overlap the batches, too. If these are many, fewer batches are returned."""
+        slices, end = self._read(offset, bytes_max, end_offset, at_least_one)
+        if not slices:
+            return [], []
+        try:
+            found = [*islice(self._segments.aborted(offset, end), ABORTED_MAX + 1)]
+            if len(found) > ABORTED_MAX and found[-1].last_offset < end:
+                # Its marker is within what was read: less is read, up to it.
+                end = found[-1].last_offset + 1
+                slices, end = self._read(offset, bytes_max, end, at_least_one)
+            found = [*self._segments.aborted(offset, end)]
+        except OSError as error:
+            raise refusal_of(error) from error
+        return slices, found
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the offset below which all transactions are decided, where the log is committed
+        up to `high_watermark`."""
+        unstable = self.producers.unstable
+        if not unstable:
+            return high_watermark
+        return max(self.log_start, unstable.last_stable(high_watermark))
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
         """Estimate the bytes that a read would return, never too few, without a disk read but that

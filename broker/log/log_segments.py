@@ -28,6 +28,7 @@ from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
+from minibroker.broker.log.transaction_index import AbortedEntry
 from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.epoch_history import EpochHistory
@@ -123,8 +124,9 @@ class LogSegments:
         end_offset: int,
         at_least_one: bool,
         epochs: EpochHistory,
-    ) -> list[FileSlice]:
-        """Return whole batches below `end_offset`, beginning with the one that holds `offset`.
+    ) -> tuple[list[FileSlice], int]:
+        """Return whole batches below `end_offset`, beginning with the one that holds `offset`, and
+        the offset that follows them.
 
         They end before a damaged batch. Raises BadBytes if the first batch is damaged, so that no
         reader takes damage for the end of the log.
@@ -151,7 +153,7 @@ class LogSegments:
             offset = run.next_offset
             if room <= 0 or run.end < segment.size or offset != behind:
                 break
-        return slices
+        return slices, offset
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
         """Estimate the bytes between two offsets, without a disk read.
@@ -166,14 +168,24 @@ class LogSegments:
         between = sum(segment.size for segment in self._list[first:last])
         return between + end - self._list[first].position_near(offset, is_end=False)
 
-    def headers(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
-        """The header of every batch from the one that holds `offset` on, up to `end_offset`, but
-        for damaged ones."""
+    def batches(self, offset: int, end_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Segment, position and header of every batch from the one that holds `offset` on, up to
+        `end_offset`, but for damaged ones."""
         for segment in self.from_offset(offset):
-            for header in segment.headers_from(offset):
+            for position, header in segment.sound_from(offset):
                 if header.base_offset >= end_offset:
                     return
-                yield header
+                yield segment, position, header
+
+    def aborted(self, offset: int, end_offset: int) -> Iterator[AbortedEntry]:
+        """The aborted transactions with records between two offsets, in the order of their markers.
+        All transactions that begin below `end_offset` must have ended."""
+        for segment in self.from_offset(offset):
+            for entry in segment.aborted.ending_from(offset):
+                if entry.first_offset < end_offset:
+                    yield entry
+                if entry.last_stable >= end_offset:
+                    return
 
 
 class Extent(NamedTuple):

@@ -21,7 +21,7 @@ be another topic's of the same name. What was found in the place of that file is
 import logging
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from minibroker.broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from minibroker.broker.log.files import Files
@@ -42,6 +42,8 @@ from minibroker.protocol.records.batch import BatchHeader, read_header
 LOGGER = logging.getLogger(__name__)
 DAMAGED_SUFFIX = ".damaged"
 ACCEPTED_SUFFIX = ".damaged-accepted"
+# Called with a valid batch: its segment, position and header.
+Observe: TypeAlias = Callable[[Segment, int, BatchHeader], None]
 UNKNOWN_TOPIC = PARTITION_METADATA + DAMAGED_SUFFIX
 UNKNOWN_TOPIC_ACCEPTED = PARTITION_METADATA + ACCEPTED_SUFFIX
 
@@ -56,7 +58,7 @@ class _Checked(NamedTuple):
 
 def check_segment(
     segment: Segment,
-    observe: Callable[[BatchHeader], None],
+    observe: Observe,
     following_epoch: int | None = None,
     epochs: EpochHistory | None = None,
 ) -> _Checked:
@@ -71,7 +73,7 @@ def check_segment(
 
     def accept(position: int, header: BatchHeader) -> _Checked:
         segment.index_batch(header, position)
-        observe(header)
+        observe(segment, position, header)
         return _Checked(position + header.size, header.next_offset, header.leader_epoch)
 
     for batch in checked_batches(segment.file, segment.base_offset):
@@ -183,7 +185,7 @@ class Recovery:
         location: LogLocation,
         last_known: LastKnownState,
         segments: LogSegments,
-        observe: Callable[[BatchHeader], None],
+        observe: Observe,
         epochs: EpochHistory | None,
     ) -> None:
         """`epochs` are those of the file. They may be older than the log, after a power cut, unless

@@ -1,4 +1,4 @@
-"""One segment: a file of batches end to end, and its two indexes.
+"""One segment: a file of batches end to end, its two indexes, and its aborted transactions.
 
 A segment knows the positions and timestamps of its batches. Its log decides which offsets come
 next, when to roll and what to delete. Batches arrive here validated and stamped.
@@ -49,8 +49,10 @@ from minibroker.broker.log.scan import (
     sound_batches,
 )
 from minibroker.broker.log.sealed_files import SealedFile, SealedFiles
+from minibroker.broker.log.transaction_index import TransactionIndex
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_TIMESTAMP
 from minibroker.protocol.records.batch import BatchHeader, read_header
+from minibroker.protocol.records.control import EndMarker, read_end_marker
 from minibroker.protocol.types import Buffer, StaleSlice
 
 RECENT_BATCHES = 32
@@ -82,6 +84,7 @@ class Segment:
         "_max_timestamp_offset",
         "_recent",
         "_sealed_files",
+        "aborted",
         "base_offset",
         "created_ms",
         "file",
@@ -120,6 +123,7 @@ class Segment:
         )
         self.offset_index = OffsetIndex(files, self.path.with_suffix(".index"), base_offset)
         self.time_index = TimeIndex(files, self.path.with_suffix(".timeindex"), base_offset)
+        self.aborted = TransactionIndex(files, self.path.with_suffix(".txnindex"), base_offset)
         self.generation = 0
         self.max_timestamp = NO_TIMESTAMP
         self.first_timestamp = NO_TIMESTAMP
@@ -136,14 +140,14 @@ class Segment:
         return self.file.size
 
     @property
-    def index_paths(self) -> tuple[PurePath, PurePath]:
-        """The paths of the two index files."""
-        return self.offset_index.path, self.time_index.path
+    def index_paths(self) -> tuple[PurePath, ...]:
+        """The paths of the index files; that of the aborted transactions may not exist."""
+        return self.offset_index.path, self.time_index.path, self.aborted.path
 
     @property
     def paths(self) -> tuple[PurePath, ...]:
         """The paths of all files to remove with the segment: the snapshot at its base, too."""
-        others = (".index", ".timeindex", ".snapshot")
+        others = (".index", ".timeindex", ".txnindex", ".snapshot")
         return (self.path, *(self.path.with_suffix(suffix) for suffix in others))
 
     # -- appending
@@ -177,11 +181,13 @@ class Segment:
     def has_room_for(self, last_offset: int, index_bytes_max: int) -> bool:
         """Whether 32 bits hold the offset and the indexes another entry.
 
-        There is at most one time entry for each offset entry, and it is the larger one.
+        There is at most one time entry for each offset entry, and it is the larger one. A batch
+        aborts at most one transaction.
         """
         return (
             last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(self.offset_index) + 1) * TIME_ENTRY.size <= index_bytes_max
+            and self.aborted.size < index_bytes_max
         )
 
     # -- looking up
@@ -320,12 +326,19 @@ class Segment:
         found = next(batch_headers(self.file, position, self.size), None)
         return None if found is None else found[1]
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """Iterate over the headers from the batch with `offset` on, without damaged batches."""
+    def sound_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate over positions and headers from the batch with `offset` on, without damaged
+        batches."""
         anchor = self._anchor(lambda: self.offset_index.lookup(offset))
-        for _, header in sound_batches(self.file, *anchor):
+        for position, header in sound_batches(self.file, *anchor):
             if header.last_offset >= offset:
-                yield header
+                yield position, header
+
+    def read_marker(self, position: int, header: BatchHeader) -> EndMarker | None:
+        """Return the content of the marker at a position; None if that batch is no marker."""
+        if not header.is_control:
+            return None
+        return read_end_marker(self.file.read(position, header.size), header)
 
     def batches_since(self, timestamp: int) -> Iterator[tuple[int, BatchHeader]]:
         """Iterate over the batches from a place on, before which none is of `timestamp` (ms) or
@@ -340,9 +353,10 @@ class Segment:
     # -- opening, truncating, closing
 
     def has_sound_indexes(self) -> bool:
-        """Whether both index files exist and their last entries are possible in this segment."""
+        """Whether the index files exist and their last entries are possible in this segment."""
         size = self.size
-        if not (self.offset_index.is_sound(size) and self.time_index.is_sound(size)):
+        is_sound = self.offset_index.is_sound(size) and self.time_index.is_sound(size)
+        if not (is_sound and self.aborted.is_sound()):
             return False
         # A complete time index ends with the newest batch.
         first = self.batch_at(0)
@@ -382,7 +396,7 @@ class Segment:
         return end, last
 
     def forget_indexes(self) -> None:
-        """Empty the indexes, so that every batch can be added again."""
+        """Empty the indexes of offsets and times, so that every batch can be added again."""
         self.offset_index.clear()
         self.time_index.clear()
         self.max_timestamp = NO_TIMESTAMP
@@ -406,12 +420,14 @@ class Segment:
         self.file.truncate(position)
         self.offset_index.truncate(end_offset)
         self.time_index.truncate(end_offset)
+        self.aborted.truncate(end_offset)
         _, last = self.load_tail()
         return self.base_offset if last is None else last.next_offset
 
     def write_indexes(self) -> None:
         """Write the index files: when the segment is sealed, and when the log is closed."""
         self.time_index.append_if_newer(self.max_timestamp, self._max_timestamp_offset)
+        self.aborted.write()  # first: where the others are whole, this one is
         self.offset_index.write()
         self.time_index.write()
 
@@ -419,6 +435,7 @@ class Segment:
         """Free the memory of a sealed segment's indexes until they are needed again."""
         self.offset_index.release()
         self.time_index.release()
+        self.aborted.release()
 
     def seal(self) -> None:
         """Let the file be closed and opened on demand: the segment is not written any more."""

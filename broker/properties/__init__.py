@@ -19,6 +19,7 @@ from minibroker.broker.properties.listeners import Listeners
 from minibroker.broker.properties.logs import Compaction, Segments, Topics, Upkeep
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.stores import Stores
+from minibroker.broker.properties.transactions import Transactions
 
 SUBJECTS: Final = (
     Identity,
@@ -31,6 +32,7 @@ SUBJECTS: Final = (
     Compaction,
     Upkeep,
     Groups,
+    Transactions,
     Connections,
     Observation,
 )

@@ -95,12 +95,13 @@ def describe(partition: Partition, broker_id: int, now: float) -> ReplicaDescrip
         reason,
         followers,
         _describe_compaction(partition, now) if log.limits.is_compacted else None,
+        partition.last_stable_offset,
     )
 
 
 def _describe_compaction(partition: Partition, now: float) -> CompactionDescription:
     compaction = partition.log.compaction
-    found = compaction.find_sealed(partition.high_watermark)
+    found = compaction.find_sealed(partition.last_stable_offset)
     run = compaction.last_run or LastRun(NEVER)
     return CompactionDescription(
         found.clean_size,

@@ -115,7 +115,7 @@ class LogCleaner:
             log, work = partition.log, 1
             is_ours = log.limits.is_compacted and log.damage is None
             if is_ours and not self._has_failed(partition.topic_partition):
-                found = log.compaction.find_cleanable(partition.high_watermark, now_ms)
+                found = log.compaction.find_cleanable(partition.last_stable_offset, now_ms)
                 is_better = best is None or found.dirty_share > best[1].dirty_share
                 if found.is_due(log.limits) and is_better:
                     best = partition, found

@@ -20,6 +20,7 @@ from minibroker.broker.config import TopicConfig
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Appended
+from minibroker.broker.log.verifications import Verification
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.roles import (
     Committed,
@@ -36,8 +37,18 @@ from minibroker.broker.replication.statistics import (
     Traffic,
     followers_of,
 )
-from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
+from minibroker.protocol.constants import (
+    ACKS_ALL,
+    NO_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ErrorCode,
+)
 from minibroker.protocol.messages.control import PartitionAltered, PartitionState
+from minibroker.protocol.messages.transactions import SECOND_PROTOCOL, TransactionMarker
+from minibroker.protocol.records.control import EndMarker
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
 Role: TypeAlias = Leader | Follower | Offline
@@ -114,6 +125,11 @@ class Partition:
         return self.role.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        """The offset below which all transactions are decided, and their markers are committed."""
+        return self.log.last_stable_offset(self.high_watermark)
+
+    @property
     def is_leader(self) -> bool:
         """Whether it accepts appends and serves reads."""
         return isinstance(self.role, Leader)
@@ -166,6 +182,7 @@ class Partition:
             role=kind,
             leader_epoch=self.leader_epoch,
             high_watermark=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
             lag=lag,
             isr=isr,
             replicas=replicas,
@@ -237,11 +254,18 @@ class Partition:
 
     # -- what it does as a leader
 
-    def append_as_leader(self, batch: memoryview, acks: int, now: float, now_ms: int) -> Appended:
+    def append_as_leader(
+        self,
+        batch: memoryview,
+        acks: int,
+        now: float,
+        now_ms: int,
+        verification: Verification | None = None,
+    ) -> Appended:
         """Append one producer's batch, or find that it was appended before.
 
         Raises `Refused`, and then nothing is written: not leader, too few in-sync replicas for
-        `acks`, or what the log says of the batch.
+        `acks`, or what the log says of the batch and of its `verification`.
         """
         leader = self.leader()
         if acks == ACKS_ALL and not leader.is_isr_large_enough(self.settings.min_insync_replicas):
@@ -251,10 +275,28 @@ class Partition:
             )
         if acks != ACKS_ALL and leader.is_handing_over(now):
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another replica is about to lead")
-        appended = self.log.append_as_leader(batch, leader.leader_epoch, now_ms)
+        appended = self.log.append_as_leader(batch, leader.leader_epoch, now_ms, verification)
         if not appended.is_duplicate:
             self.traffic.records_in += appended.last_offset - appended.base_offset + 1
             self.traffic.bytes_in += len(batch)
+        leader.advance(self.own_end, self.settings.min_insync_replicas, now)
+        return appended
+
+    def append_marker(self, marker: TransactionMarker, now: float, now_ms: int) -> Appended:
+        """Append a coordinator's marker as the leader, as with acks=all.
+
+        Raises `Refused` as `append_as_leader` does, and as `Log.append_marker`.
+        """
+        leader = self.leader()
+        if not leader.is_isr_large_enough(self.settings.min_insync_replicas):
+            raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, "too few replicas are in sync")
+        appended = self.log.append_marker(
+            EndMarker(marker.is_commit, marker.coordinator_epoch),
+            (marker.producer_id, marker.producer_epoch),
+            leader.leader_epoch,
+            now_ms,
+            is_next_epoch=marker.transaction_version >= SECOND_PROTOCOL,
+        )
         leader.advance(self.own_end, self.settings.min_insync_replicas, now)
         return appended
 
@@ -303,16 +345,19 @@ class Partition:
             self.own_end, self.settings.min_insync_replicas, now
         )
 
-    def readable_end(self, replica_id: int, leader_epoch: int = NO_EPOCH) -> int:
-        """Return where a reader must stop: a consumer at the high watermark, a follower at the log
-        end.
+    def readable_end(
+        self, replica_id: int, leader_epoch: int = NO_EPOCH, isolation_level: int = READ_UNCOMMITTED
+    ) -> int:
+        """Return where a reader must stop: a consumer at the high watermark, or, for committed
+        records only, at the last stable offset; a follower at the log end.
 
         Raises `Refused` as `leader` does, and for a broker that is not a follower: the error makes
         it look for newer metadata if it knows this term (PAR-19).
         """
         leader = self.leader(leader_epoch)
         if replica_id < 0:
-            return leader.high_watermark
+            is_stable = isolation_level == READ_COMMITTED
+            return self.last_stable_offset if is_stable else leader.high_watermark
         if leader.progress_of(replica_id) is None:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if leader_epoch != NO_EPOCH:

@@ -30,13 +30,14 @@ class Parked(Generic[Answer]):
     `attempt(now)` returns the answer, or None to keep waiting; `expire()` returns the answer at
     `deadline()` (seconds on trio's clock), which an attempt may bring forward. Exactly one of
     `attempt` and `expire` returns the answer that is sent. An answer over many items may be a
-    generator, which the session runs.
+    generator, which the session runs. `held_size` are the bytes of the request that it keeps.
     """
 
     keys: tuple[Hashable, ...]
     deadline: Callable[[], float]
     attempt: Callable[[float], Answer | None]
     expire: Callable[[], Answer]
+    held_size: int = 0
 
 
 class _Waiter:

@@ -32,6 +32,7 @@ from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.outcomes import Appended, Damage
 from minibroker.broker.log.scan import BadBytes
+from minibroker.broker.log.verifications import Verification
 from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.metadata.orders import are_sound
@@ -68,6 +69,7 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
 )
+from minibroker.protocol.messages.transactions import TransactionMarker
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 WEAK_ACKS_INTERVAL_S: Final = 3_600.0  # between two warnings about one topic
@@ -359,10 +361,24 @@ class Replicas:
     # -- what happens to a partition
 
     def append(
-        self, partition: Partition, batch: memoryview, acks: int, now: float, now_ms: int
+        self,
+        partition: Partition,
+        batch: memoryview,
+        acks: int,
+        now: float,
+        now_ms: int,
+        verification: Verification | None = None,
     ) -> Appended:
         """Append one batch as the leader; `now_ms` is the wall clock. Raises `Refused`."""
-        appended = partition.append_as_leader(batch, acks, now, now_ms)
+        appended = partition.append_as_leader(batch, acks, now, now_ms, verification)
+        self._on_append(partition, now)
+        return appended
+
+    def append_marker(
+        self, partition: Partition, marker: TransactionMarker, now: float, now_ms: int
+    ) -> Appended:
+        """Append a coordinator's marker as the leader; as `append`. Raises `Refused`."""
+        appended = partition.append_marker(marker, now, now_ms)
         self._on_append(partition, now)
         return appended
 

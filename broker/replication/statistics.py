@@ -92,6 +92,7 @@ class ReplicaStatistics(NamedTuple):
     role: str
     leader_epoch: int
     high_watermark: int
+    last_stable_offset: int
     lag: int
     isr: tuple[int, ...]
     replicas: tuple[int, ...]

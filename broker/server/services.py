@@ -22,6 +22,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.far_stamps import FarStamps
 from minibroker.broker.server.fetch_sessions import FetchSessions
@@ -31,6 +32,7 @@ from minibroker.broker.server.refusals import Refusals
 from minibroker.broker.server.refused_batches import RefusedBatches
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import Turns, at_once
 from minibroker.broker.wall_clock import ClockStatistics
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
@@ -75,6 +77,8 @@ class Services:
     memory: RequestMemory
     fetch_sessions: FetchSessions
     groups: Coordinator
+    transactions: TransactionCoordinator
+    verified_appends: VerifiedAppends
     times: RequestTimes
     wall_ms: Callable[[], int]
     machine: Callable[[], MachineFacts] = MachineFacts

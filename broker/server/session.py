@@ -268,8 +268,9 @@ class Session:
         outcome = self._dispatch(self._services, envelope, self._stream.peer, now)
         if isinstance(outcome, Parked):
             self._count_parked(kind, 1)
-        # Of a PRODUCE the records are appended, and nothing but offsets waits.
+        # Of a PRODUCE the records are appended, or copied, and else nothing but offsets waits.
         size = 0 if envelope.api_key == ApiKey.PRODUCE else DECODED_SIZE_FACTOR * size
+        size += outcome.held_size if isinstance(outcome, Parked) else 0
         return _Reply(envelope.correlation_id, outcome, encoder, kind, effect, now, size)
 
     async def _complete(self, reply: _Reply) -> _Reply:
@@ -278,7 +279,7 @@ class Session:
         outcome = await take_steps(steps, self._services.unpack_in_worker)
         if isinstance(outcome, Parked):
             self._count_parked(reply.kind, 1)
-            return reply._replace(outcome=outcome)
+            return reply._replace(outcome=outcome, size=reply.size + outcome.held_size)
         size = reply.size + size_of_response(outcome)
         return reply._replace(outcome=outcome, size=size)
 

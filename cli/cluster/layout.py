@@ -125,6 +125,7 @@ class Layout:
         return {
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
             "replica.lag.time.max.ms": "10000",
             "broker.session.timeout.ms": "1000",
             "leader.imbalance.check.interval.seconds": "5",

@@ -16,6 +16,7 @@ from minibroker.cli.terminal import opened_admin
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.groups import OffsetRange
+    from minibroker.broker.findings.transactions import OpenTransaction
     from minibroker.cli.group.unreadable import Place
     from minibroker.client.admin import ClusterDescription
     from minibroker.client.blocking import Admin
@@ -118,15 +119,37 @@ def inspect_groups(bootstrap: str, timeout_s: float) -> GroupsSeen:
     return GroupsSeen(committed, ranges, report.silent, unreadable)
 
 
+def inspect_transactions(
+    bootstrap: str, timeout_s: float
+) -> "tuple[list[OpenTransaction], Mapping[int, str]]":
+    """Ask for the open transactions; and why which brokers do not say which ids they keep. Raises
+    `Admin`'s errors."""
+    from minibroker.broker.findings.transactions import DECIDED, OpenTransaction
+
+    with opened_admin(bootstrap, timeout_s) as admin:
+        report = admin.list_transactions("Ongoing", *DECIDED)
+        ids = [one.transactional_id for one in report.transactions]
+        described = admin.describe_transactions(*ids)
+    found = [
+        OpenTransaction(
+            one.transactional_id, one.state, one.timeout_ms, one.started_ms, one.partitions
+        )
+        for one in described
+        if one.started_ms >= 0
+    ]
+    return found, report.silent
+
+
 def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:
     """Return why topics with the brokers' defaults cannot be created now; nothing is created."""
     from minibroker.client.errors import ClientError
-    from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+    from minibroker.protocol.constants import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ErrorCode
     from minibroker.protocol.errors import BrokerError
 
     wanted = {NEW_TOPICS: next(name for name in _unused_names() if name not in names)}
-    if OFFSETS_TOPIC not in names:
-        wanted[f"{OFFSETS_TOPIC}, where groups are kept,"] = OFFSETS_TOPIC
+    for internal, kept in ((OFFSETS_TOPIC, "groups"), (TRANSACTIONS_TOPIC, "transactions")):
+        if internal not in names:
+            wanted[f"{internal}, where {kept} are kept,"] = internal
     refused = {}
     for what, name in wanted.items():
         try:

@@ -115,6 +115,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
         if cluster.refused is not None:
             yield from of_refused_topics(cluster.refused)
         yield from _of_groups(bootstrap, timeout_s)
+        yield from _of_transactions(bootstrap, timeout_s)
         answered = [each for each in cluster.seen if each.answer is not None]
     if config is None:
         yield from _of_named_stores(answered)
@@ -133,6 +134,21 @@ def _of_groups(bootstrap: str, timeout_s: float) -> "Iterator[Finding]":
         yield Finding(Level.PROBLEM, text, "see `minibroker group list`, and the findings above")
     else:
         yield from of_groups(seen.committed, seen.ranges, seen.silent, seen.unreadable)
+
+
+def _of_transactions(bootstrap: str, timeout_s: float) -> "Iterator[Finding]":
+    from minibroker.broker.findings import Finding, Level
+    from minibroker.broker.findings.transactions import of_transactions
+    from minibroker.cli.doctor.brokers import inspect_transactions
+    from minibroker.client.errors import ClientError
+
+    try:
+        found, silent = inspect_transactions(bootstrap, timeout_s)
+    except ClientError as error:
+        text = f"no broker tells which transactions are open: {error}"
+        yield Finding(Level.PROBLEM, text, "see `minibroker transaction list`")
+    else:
+        yield from of_transactions(found, silent, int(time.time() * 1000))
 
 
 def _with_own_ids(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":

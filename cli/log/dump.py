@@ -19,6 +19,7 @@ from minibroker.broker.log.files import File
 from minibroker.broker.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY
 from minibroker.broker.log.producers import ProducerStates, SnapshotError
 from minibroker.broker.log.scan import find_batch
+from minibroker.broker.log.transaction_index import ABORTED_ENTRY
 from minibroker.cli.terminal import Failure
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, FRAME_BYTES_MAX, MAGIC
 from minibroker.protocol.records.batch import (
@@ -208,6 +209,21 @@ def _time_index(path: Path) -> Iterator[Entry]:
         newest = timestamp
 
 
+def _transaction_index(path: Path) -> Iterator[Entry]:
+    data = path.read_bytes()
+    whole = len(data) - len(data) % ABORTED_ENTRY.size
+    for _, producer_id, first, last, last_stable in ABORTED_ENTRY.iter_unpack(data[:whole]):
+        yield {
+            "type": "aborted-transaction",
+            "producerId": producer_id,
+            "firstOffset": first,
+            "lastOffset": last,
+            "lastStableOffset": last_stable,
+        }
+    if whole < len(data):
+        yield _damage(whole, len(data) - whole, "no whole entry")
+
+
 def _snapshot(path: Path) -> Iterator[Entry]:
     states = ProducerStates(EXPIRES_NEVER_MS)
     try:
@@ -221,6 +237,8 @@ def _snapshot(path: Path) -> Iterator[Entry]:
             "producerId": producer_id,
             "producerEpoch": entry.epoch,
             "lastTimestamp": entry.last_append_ms,
+            "coordinatorEpoch": entry.coordinator_epoch,
+            "currentTxnFirstOffset": entry.transaction_start,
             "batches": [batch._asdict() for batch in entry.batches],
         }
 
@@ -277,6 +295,7 @@ READERS: Final[dict[str, Callable[..., Iterator[Entry]]]] = {
     ".damaged-accepted": _segment,
     ".index": _offset_index,
     ".timeindex": _time_index,
+    ".txnindex": _transaction_index,
     ".snapshot": _snapshot,
     "leader-epoch-checkpoint": _epoch_checkpoint,
     "-offset-checkpoint": _offset_checkpoint,

@@ -58,6 +58,7 @@ class Row(NamedTuple):
     remote_log_end: int | None = None
     last_fetch_s: float | None = None
     caught_up_s: float | None = None
+    last_stable_offset: int | None = None
     reason: str = ""
 
 
@@ -75,8 +76,8 @@ def status(
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Show role, epoch, log end, high watermark and lag of every replica, and what its leader
-    knows of it; of all topics if none is named."""
+    """Show role, epoch, log end, high watermark, last stable offset and lag of every replica, and
+    what its leader knows of it; of all topics if none is named."""
     with opened_admin(bootstrap, timeout_s) as admin:
         named = topic is not None or topic_option is not None
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
@@ -137,6 +138,7 @@ def _describe(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription |
         leader_epoch=one.leader_epoch,
         log_end=one.log_end if is_there else None,
         high_watermark=one.high_watermark if one.high_watermark >= 0 else None,
+        last_stable_offset=one.last_stable_offset if one.last_stable_offset >= 0 else None,
         lag=leader.log_end - one.log_end if leader is not None and is_there else None,
         reason=one.reason,
     )

@@ -72,3 +72,6 @@ class Admin:
     committed_offsets = awaiting(TrioAdmin.committed_offsets)
     commit_offsets = awaiting(TrioAdmin.commit_offsets)
     delete_offsets = awaiting(TrioAdmin.delete_offsets)
+    list_transactions = awaiting(TrioAdmin.list_transactions)
+    describe_transactions = awaiting(TrioAdmin.describe_transactions)
+    abort_transaction = awaiting(TrioAdmin.abort_transaction)

@@ -71,3 +71,6 @@ class Admin:
     committed_offsets = waiting(TrioAdmin.committed_offsets)
     commit_offsets = waiting(TrioAdmin.commit_offsets)
     delete_offsets = waiting(TrioAdmin.delete_offsets)
+    list_transactions = waiting(TrioAdmin.list_transactions)
+    describe_transactions = waiting(TrioAdmin.describe_transactions)
+    abort_transaction = waiting(TrioAdmin.abort_transaction)

@@ -12,8 +12,8 @@ several groups or partitions the first refusal is raised; the others are done.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -34,11 +34,13 @@ from minibroker.protocol.messages.group_offsets import (
     PartitionCommit,
 )
 from minibroker.protocol.messages.groups import (
+    GROUP_KEY,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
+    ListGroupsResponse,
     MemberDescription,
 )
 from minibroker.protocol.messages.metadata import MetadataResponse
@@ -76,6 +78,12 @@ Partitions: TypeAlias = Iterable[tuple[str, int]]
 Offsets: TypeAlias = Mapping[tuple[str, int], int | OffsetAndMetadata]
 
 Response = TypeVar("Response")
+Listed = TypeVar("Listed", bound="_Listed")
+
+
+class _Listed(Protocol):
+    @property
+    def error(self) -> int: ...
 
 
 class GroupsReport(NamedTuple):
@@ -123,7 +131,7 @@ class GroupDescription(NamedTuple):
     members: tuple[GroupMemberDescription, ...]
 
 
-class _Answer(NamedTuple, Generic[Response]):
+class CoordinatorAnswer(NamedTuple, Generic[Response]):
     """A coordinator's answer. `is_repeated`: an earlier answer was lost, and may have been the
     same."""
 
@@ -140,44 +148,60 @@ async def list_groups(
     `metadata` are those of the offsets topic; the cluster's are at least as new.
     """
     found: dict[str, ListedGroup] = {}
-    silent: dict[int, str] = {}
+
+    def keep(answer: ListGroupsResponse) -> None:
+        found.update({group.group_id: group for group in answer.groups})
+
     request = ListGroupsRequest(tuple(states))
-    async with trio.open_nursery() as nursery:
-        for broker in metadata.brokers:
-            nursery.start_soon(_list_of, cluster, broker.node_id, request, found, silent)
-    leaderless = tuple(
+    silent = await ask_all(cluster, metadata, ApiKey.LIST_GROUPS, request, keep)
+    groups = tuple(found[name] for name in sorted(found))
+    return GroupsReport(groups, silent, leaderless_of(metadata))
+
+
+def leaderless_of(metadata: MetadataResponse) -> tuple[TopicPartition, ...]:
+    """Return the partitions without a leader."""
+    return tuple(
         TopicPartition(topic.name, each.partition)
         for topic in metadata.topics
         for each in topic.partitions
         if each.leader_id == NO_NODE
     )
-    return GroupsReport(tuple(found[name] for name in sorted(found)), silent, leaderless)
 
 
-async def _list_of(
+async def ask_all(
     cluster: Cluster,
-    node_id: int,
-    request: ListGroupsRequest,
-    found: dict[str, ListedGroup],
-    silent: dict[int, str],
-) -> None:
-    silent[node_id] = f"no answer within {LIST_TIMEOUT_S:g} s"
-    with trio.move_on_after(LIST_TIMEOUT_S):
-        while True:
-            try:
-                channel = await cluster.channel(node_id)
-                answer = await channel.call(ApiKey.LIST_GROUPS, request)
-            except (OSError, BrokerError) as error:
-                silent[node_id] = str(error)
-                return
-            if not answer.error:
-                found.update({group.group_id: group for group in answer.groups})
-                del silent[node_id]
-                return
-            silent[node_id] = error_code(answer.error).name
-            if answer.error not in PASSING:
-                return
-            await trio.sleep(PAUSE_S)
+    metadata: MetadataResponse,
+    api_key: ApiKey,
+    request: Request[Listed],
+    keep: Callable[[Listed], None],
+) -> dict[int, str]:
+    """Ask all brokers what they coordinate, and keep each answer. Return the errors of those that
+    did not answer."""
+    silent: dict[int, str] = {}
+
+    async def ask(node_id: int) -> None:
+        silent[node_id] = f"no answer within {LIST_TIMEOUT_S:g} s"
+        with trio.move_on_after(LIST_TIMEOUT_S):
+            while True:
+                try:
+                    channel = await cluster.channel(node_id)
+                    answer = await channel.call(api_key, request)
+                except (OSError, BrokerError) as error:
+                    silent[node_id] = str(error)
+                    return
+                if not answer.error:
+                    keep(answer)
+                    del silent[node_id]
+                    return
+                silent[node_id] = error_code(answer.error).name
+                if answer.error not in PASSING:
+                    return
+                await trio.sleep(PAUSE_S)
+
+    async with trio.open_nursery() as nursery:
+        for broker in metadata.brokers:
+            nursery.start_soon(ask, broker.node_id)
+    return silent
 
 
 async def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupDescription]:
@@ -190,7 +214,7 @@ async def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupD
 
 async def _describe(cluster: Cluster, name: str) -> GroupDescription:
     request = DescribeGroupsRequest((name,))
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster, name, ApiKey.DESCRIBE_GROUPS, request, lambda message: message.groups[0].error
     )
     group = answer.message.groups[0]
@@ -212,7 +236,9 @@ async def _describe_consumer_group(cluster: Cluster, name: str) -> GroupDescript
     """Describe a group of the consumer protocol, which is Dead as a classic one."""
     request = ConsumerGroupDescribeRequest((name,))
     api_key = ApiKey.CONSUMER_GROUP_DESCRIBE
-    answer = await _ask(cluster, name, api_key, request, lambda message: message.groups[0].error)
+    answer = await ask_coordinator(
+        cluster, name, api_key, request, lambda message: message.groups[0].error
+    )
     group = answer.message.groups[0]
     _raise_refusal(name, group.error)
     members = tuple(
@@ -257,7 +283,7 @@ def _member(member: MemberDescription, is_consumer: bool) -> GroupMemberDescript
 async def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
     """Delete groups, with all their committed offsets."""
     for name in names:
-        answer = await _ask(
+        answer = await ask_coordinator(
             cluster,
             name,
             ApiKey.DELETE_GROUPS,
@@ -274,7 +300,7 @@ async def committed_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return a group's committed offsets, of these partitions or of all, by partition."""
     wanted = None if partitions is None else tuple(GroupPartition(*each) for each in partitions)
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster,
         name,
         ApiKey.OFFSET_FETCH,
@@ -306,7 +332,7 @@ async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
             )
         )
     request = OffsetCommitRequest(name, partitions=tuple(commits))
-    answer = await _ask(cluster, name, ApiKey.OFFSET_COMMIT, request, _first_error)
+    answer = await ask_coordinator(cluster, name, ApiKey.OFFSET_COMMIT, request, _first_error)
     for each in answer.message.partitions:
         _raise_refusal(name, each.error, TopicPartition(each.topic, each.partition))
 
@@ -314,7 +340,7 @@ async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
 async def delete_offsets(cluster: Cluster, name: str, partitions: Partitions) -> None:
     """Delete a group's committed offsets of these partitions."""
     request = OffsetDeleteRequest(name, tuple(GroupPartition(*each) for each in partitions))
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster,
         name,
         ApiKey.OFFSET_DELETE,
@@ -332,19 +358,25 @@ def _first_error(message: OffsetCommitResponse | OffsetDeleteResponse) -> int:
     return next((error for error in errors if error in PASSING), errors[0] if errors else 0)
 
 
-async def _ask(
+async def ask_coordinator(
     cluster: Cluster,
     name: str,
     api_key: ApiKey,
     request: Request[Response],
     error_of: Callable[[Response], int],
-) -> _Answer[Response]:
-    """Ask the group's coordinator. Raises `BrokerError`, `ClientTimeout`."""
+    *,
+    key_type: int = GROUP_KEY,
+    passing: Collection[int] = PASSING,
+) -> CoordinatorAnswer[Response]:
+    """Ask the coordinator of a group, or of a transactional id. Raises `BrokerError`,
+    `ClientTimeout`. `passing` are the errors after which the same is asked again."""
     last: Exception | None = None
     is_repeated = False
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while True:
-            found = await cluster.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(name))
+            found = await cluster.ask(
+                ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(name, key_type)
+            )
             error = found.error
             if not error:
                 try:
@@ -355,8 +387,8 @@ async def _ask(
                     message = await reply.wait()
                     is_repeated = before
                     error = error_of(message)
-                    if error not in PASSING:
-                        return _Answer(message, found.node_id, is_repeated)
+                    if error not in passing:
+                        return CoordinatorAnswer(message, found.node_id, is_repeated)
                 except OSError as lost:
                     last = lost
                     await cluster.refreshed()

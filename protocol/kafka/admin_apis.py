@@ -179,6 +179,23 @@ OFFSET_DELETE: Final = api_of(
     topics[name:string partitions[partition_index:i32 error_code:i16]]
     """,
 )
+UPDATE_FEATURES: Final = api_of(
+    57,
+    "UpdateFeatures",
+    "0-2",
+    """
+    timeout_ms:i32=60000
+    feature_updates[
+        feature:string max_version_level:i16 0-0:allow_downgrade:bool 1+upgrade_type:i8=1
+    ]
+    1+validate_only:bool
+    """,
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string?
+    0-1:results[feature:string error_code:i16 error_message:string?]
+    """,
+    flexible=0,
+)
 DESCRIBE_CLUSTER: Final = api_of(
     60,
     "DescribeCluster",

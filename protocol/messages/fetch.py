@@ -8,6 +8,7 @@ closes the named one).
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET
 from minibroker.protocol.messages import Request
@@ -50,8 +51,8 @@ class FetchRequest(Request["FetchResponse"]):
     served as a consumer. The answer is sent once `bytes_min` bytes are available, or after
     `wait_ms_max`.
 
-    `isolation_level` changes nothing, since there are no transactions: 0 and 1 (READ_COMMITTED)
-    both read to the high watermark.
+    `isolation_level` is that of a consumer: 0 (READ_UNCOMMITTED) reads to the high watermark, 1
+    (READ_COMMITTED) to the last stable offset.
 
     With `is_by_id` the topics of `partitions` are named by their ids alone, and those of the answer
     have theirs. Then `forgotten_by_id` takes the place of `forgotten`.
@@ -71,12 +72,23 @@ class FetchRequest(Request["FetchResponse"]):
     forgotten_by_id: tuple[TopicIdPartition, ...] = ()
 
 
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction: its producer, and the offset of its first record. It ends at the
+    producer's next ABORT marker."""
+
+    producer_id: int
+    first_offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFetched:
     """Batches from the one that holds the requested offset on; the first may begin below it.
 
     If `diverging_epoch` is not -1, the sender's log diverges from the leader's at `diverging_end`,
     and there are no records. `leader_id` and `leader_epoch` are hints as in a PRODUCE answer.
+
+    `last_stable_offset` is the offset up to which all transactions are decided.
+    `aborted_transactions` are those with records among `records`, for READ_COMMITTED, else nil.
     """
 
     topic: str
@@ -90,6 +102,8 @@ class PartitionFetched:
     leader_id: int = NO_NODE
     leader_epoch: int = NO_EPOCH
     topic_id: bytes = b""
+    last_stable_offset: int = NO_OFFSET
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

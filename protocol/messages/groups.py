@@ -19,10 +19,10 @@ CONSUMER = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Requests the coordinator of a group, from any broker.
+    """Requests the coordinator of a group or a transactional id, from any broker.
 
-    `key_type` is the type of the key: 0 is a group, 1 a transactional id (not supported).
-    `group_ids`, unless nil, are the groups in place of the one group.
+    `key_type` is the type of the key: with 0 `group_id` is a group, with 1 a transactional id.
+    `group_ids`, unless nil, are several of them in place of the one.
     """
 
     group_id: str

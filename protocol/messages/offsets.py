@@ -24,10 +24,12 @@ class PartitionListOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
-    """`replica_id` is -1 for a consumer, whose latest offset is the high watermark."""
+    """`replica_id` is -1 for a consumer, whose latest offset is the high watermark, or, with
+    `isolation_level` 1 (READ_COMMITTED), the last stable offset."""
 
     replica_id: int = NO_NODE
     partitions: tuple[PartitionListOffsets, ...] = ()
+    isolation_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,14 @@ class PartitionProduce(NamedTuple):
 
 class ProduceRequest(NamedTuple):
     """`acks`: 0 no answer, 1 answer when the leader has appended, -1 when every in-sync replica
-    has the records."""
+    has the records. `transactional_id` is that of transactional batches. `transaction_version` as
+    in `messages.transactions`; in version 2 their partitions are added to the transaction."""
 
     acks: int
     timeout_ms: int = 30_000
     partitions: tuple[PartitionProduce, ...] = ()
+    transactional_id: str | None = None
+    transaction_version: int = 1
 
 
 class PartitionProduced(NamedTuple):

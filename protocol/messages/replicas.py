@@ -53,7 +53,8 @@ class ReplicaDescription:
     `role` is "leader", "follower", "failed" or "offline"; `reason` explains the last two.
     `last_epoch` is the newest entry of its leader epochs. `isr` is the confirmed one on a leader,
     and empty on other replicas, and so are the `followers`. `durable_end` is the offset up to which
-    the log was synced. `compaction` is nil unless the topic is compacted.
+    the log was synced. `compaction` is nil unless the topic is compacted. `last_stable_offset` is
+    the one below which all transactions are decided, -1 if it is not known.
     """
 
     topic: str
@@ -72,6 +73,7 @@ class ReplicaDescription:
     reason: str = ""
     followers: tuple[FollowerDescription, ...] = ()
     compaction: CompactionDescription | None = None
+    last_stable_offset: int = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

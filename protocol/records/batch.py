@@ -158,6 +158,11 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
 
 
+def is_transactional(batch: Buffer) -> bool:
+    """Return whether bytes are long enough to be a batch, and it has the attribute."""
+    return len(batch) >= BATCH_HEADER_BYTES and batch[_ATTRIBUTES_AT + 1] & TRANSACTIONAL != 0
+
+
 def read_max_timestamp(batch: Buffer) -> int:
     """Return the largest timestamp in the header of a whole batch (ms since the epoch)."""
     (timestamp,) = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)
@@ -173,8 +178,9 @@ def has_valid_crc(view: Buffer, header: BatchHeader) -> bool:
     return _compute_crc(view, header.size) == header.crc
 
 
-def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
-    """Check the bytes that a producer sent for one partition, and return the batch's header.
+def validate_batch(view: Buffer, size_max: int, *, may_lack_sequence: bool = False) -> BatchHeader:
+    """Check the bytes that a producer sent for one partition, and return the batch's header. With
+    `may_lack_sequence` it may have a producer and no sequence: a coordinator writes it for one.
 
     Raises InvalidBatch. The sizes are checked first, then the CRC, then the fields that it covers.
     """
@@ -200,7 +206,8 @@ def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
     # Without a producer id epoch and sequence have no meaning: aiokafka writes sequence 0, kafkajs
     # epoch 0 and sequence 0, and Kafka accepts both.
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if header.producer_id != NO_PRODUCER_ID and min(producer) < 0:
+    checked = producer[:2] if may_lack_sequence else producer
+    if header.producer_id != NO_PRODUCER_ID and min(checked) < 0:
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
             f"producer id, epoch and sequence {producer}: none may be negative with an id",
@@ -224,11 +231,13 @@ def _check_attributes(header: BatchHeader) -> None:
         )
     if header.is_log_append_time:
         raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "only a broker sets the append time")
-    if header.attributes & ~COMPRESSION_MASK:
+    if header.attributes & ~(COMPRESSION_MASK | TRANSACTIONAL):
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
-            f"attributes {header.attributes:#x}: no transactions, no control batches",
+            f"attributes {header.attributes:#x}: only a broker writes control batches",
         )
+    if header.is_transactional and not header.has_producer:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
 
 
 def _read_whole(view: Buffer, size_max: int) -> BatchHeader:
@@ -292,6 +301,14 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(view, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     stamp_max_timestamp(view, now_ms)
+
+
+def stamp_transaction(batch: bytearray, producer_id: int, producer_epoch: int) -> None:
+    """Make one whole batch part of a producer's transaction, without a sequence; recompute the
+    CRC."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | TRANSACTIONAL)
+    stamp_producer(batch, ProducerStamp(producer_id, producer_epoch, NO_SEQUENCE))
 
 
 def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:

@@ -25,6 +25,7 @@ TEST_PROPERTIES: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
     "broker.session.timeout.ms": "1000",
     "replica.lag.time.max.ms": "2000",
     "leader.imbalance.check.interval.seconds": "1",
@@ -97,6 +98,7 @@ class ClusterSettings:
         return {
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
             "min.insync.replicas": "2" if self.brokers >= 3 else "1",
             "flush": self.flush,
             "metadata.store.prefix": prefix,

@@ -10,7 +10,7 @@ from typing import Final
 from minibroker.broker.log.log import Log
 from minibroker.broker.server.handlers.producer_id import handle as init_producer_id
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.messages.producer_id import InitProducerIdRequest
+from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.testing.lab.consumer import LabConsumer
 from minibroker.testing.lab.machine import ImpossibleStep, Process
@@ -80,6 +80,7 @@ class Clients:
         """Have a producer ask for its id."""
         services = self._process(broker).services
         answer = init_producer_id(services, InitProducerIdRequest(), self._now())
+        assert isinstance(answer, InitProducerIdResponse)
         if answer.error:
             yield f"{broker} answers {producer} with {ErrorCode(answer.error).name}"
             return

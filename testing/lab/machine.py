@@ -31,10 +31,12 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.roles import NEVER, IsrProposal, Leader
 from minibroker.broker.replication.statistics import followers_of
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
 from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH
@@ -175,6 +177,10 @@ class Process:
             memory=memory,
             fetch_sessions=FetchSessions(rng, 10, purgatory, memory),
             groups=Coordinator(config, self.replicas, purgatory, wall_ms, may_decide_alone, rng),
+            transactions=TransactionCoordinator(
+                config, self.replicas, purgatory, wall_ms, may_decide_alone
+            ),
+            verified_appends=VerifiedAppends(self.replicas, purgatory, wall_ms),
             times=RequestTimes(),
             wall_ms=wall_ms,
         )

@@ -193,7 +193,9 @@ class AppendedPartition(Partition):
     __slots__ = ()
     leader_type = AppendedLeader
 
-    def readable_end(self, replica_id: int, leader_epoch: int = NO_EPOCH) -> int:
+    def readable_end(
+        self, replica_id: int, leader_epoch: int = NO_EPOCH, isolation_level: int = 0
+    ) -> int:
         """Return the log end, for consumers too."""
         super().readable_end(replica_id, leader_epoch)
         return self.log.log_end

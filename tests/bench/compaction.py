@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from minibroker.broker.coordination.replay import read_chunks
 from minibroker.broker.disk import RealFiles
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
@@ -26,7 +27,6 @@ from minibroker.broker.groups.records import (
     encode_key,
     encode_value,
 )
-from minibroker.broker.groups.replay import read_chunks
 from minibroker.broker.log.cleaning import _Cursor, read_keys
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.newest_offsets import NewestOffsets

@@ -75,6 +75,8 @@ _NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     "hold_ms": (0, 100),
     "isolation_level": (0, 1),
     "key_type": (0, 0, 0, 1),
+    "max_version_level": (0, 1, 2),
+    "upgrade_type": (1, 1, 2, 3),
     "last_fetched_epoch": (-1, 0),
     "leader_epoch": (-1, -1, 0),
     "log_start": (-1, 0),

@@ -23,7 +23,7 @@ class Feature(Enum):
     MIXED = "one group together with other clients, which rebalances"
     STATIC = "a static member that comes back"
     COOPERATIVE = "the cooperative assignor"
-    TRANSACTIONS = "a `transactional.id` is refused at once"
+    TRANSACTIONS = "transactions: commit, abort, read committed records"
     TOPICS = "topics listed, and created, described, given partitions, deleted if the client can"
     CONFIGS = "settings of topics altered and described"
     RECORDS = "records deleted"

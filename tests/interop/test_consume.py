@@ -12,7 +12,6 @@ from kafka.coordinator.assignors.cooperative_sticky import (
     CooperativeStickyAssignor,
 )
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tests.interop.clients import Confluent, Record, Settings, make_topic
 from tests.interop.features import Feature, shows
@@ -150,47 +149,6 @@ def test_a_static_member_of_aiokafka_comes_back(bootstrap: str, filled: str) -> 
         return found
 
     assert asyncio.run(asyncio.wait_for(read(), 2 * TIMEOUT_S)) == [b"0", b"1"]
-
-
-@shows(Feature.TRANSACTIONS, "confluent-kafka")
-def test_confluent_is_refused_transactions(bootstrap: str) -> None:
-    """An error that names the transactional id, and no endless wait."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
-    with pytest.raises(confluent_kafka.KafkaException) as caught:
-        producer.init_transactions(TIMEOUT_S)
-    error = caught.value.args[0]
-    assert error.code() != confluent_kafka.KafkaError._TIMED_OUT, error
-    assert "ransactional" in error.str()
-
-
-@shows(Feature.TRANSACTIONS, "kafka-python")
-def test_kafka_python_is_refused_transactions(bootstrap: str) -> None:
-    """An error other than that the time is over."""
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=bootstrap, transactional_id="t", max_block_ms=TIMEOUT_S * 1000
-    )
-    try:
-        with pytest.raises(KafkaError) as caught:
-            producer.init_transactions()
-        assert not isinstance(caught.value, KafkaTimeoutError)
-    finally:
-        producer.close(timeout=1)
-
-
-@shows(Feature.TRANSACTIONS, "aiokafka")
-def test_aiokafka_is_refused_transactions(bootstrap: str) -> None:
-    """An error other than that the time is over."""
-
-    async def start() -> None:
-        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="t")
-        try:
-            await asyncio.wait_for(producer.start(), TIMEOUT_S)
-        finally:
-            await producer.stop()
-
-    with pytest.raises(aiokafka.errors.KafkaError) as caught:
-        asyncio.run(start())
-    assert not isinstance(caught.value, TimeoutError)
 
 
 @shows(Feature.SEEK, "aiokafka")

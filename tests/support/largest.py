@@ -39,6 +39,7 @@ NUMBERS: Final = {
     "resource_type": 2,
     "resource_types": 2,
     "config_operation": 0,
+    "upgrade_type": 1,
     "operation": 0,
     "election_type": 0,
     "response_partition_limit": 2_000,

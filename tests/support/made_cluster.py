@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from minibroker.broker.coordination.shard import partition_of
 from minibroker.broker.disk import RealFiles
 from minibroker.broker.groups.records import (
     CommittedOffset,
@@ -19,7 +20,6 @@ from minibroker.broker.groups.records import (
     encode_key,
     encode_value,
 )
-from minibroker.broker.groups.shard import partition_of
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import LogLimits

@@ -22,11 +22,14 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
+from minibroker.protocol.constants import TRANSACTIONS_TOPIC
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LiveBroker,
@@ -70,6 +73,13 @@ def state_of(
     return PartitionState(name.topic, topic_id, name.partition, leader, *epochs, isr, replicas)
 
 
+def state_of_transactions(leader_epoch: int = 4) -> PartitionState:
+    """What the one partition of `__transaction_state` is, on another broker."""
+    home = TopicPartition(TRANSACTIONS_TOPIC, 0)
+    epochs = (leader_epoch, 0)
+    return state_of(home, epochs=epochs, leader=2, isr=(2,), replicas=(2,), topic_id=b"x" * 16)
+
+
 class RecordingFetchers:
     """Copies nothing, and remembers what it was told."""
 
@@ -97,6 +107,16 @@ class NoController:
     """Somebody else is controller; the session lasts until a test ends it."""
 
     is_session_over = False
+
+    def __init__(self) -> None:
+        self._producer_ids = itertools.count(1_000)
+        self.has_producer_ids = True
+
+    def next_producer_id(self) -> int | None:
+        return next(self._producer_ids) if self.has_producer_ids else None
+
+    def store_trouble(self) -> str:
+        return ""
 
     def may_decide_alone(self, now: float) -> bool:
         return not self.is_session_over
@@ -152,13 +172,9 @@ class Node:
         if is_ready:
             self.replicas.ready.set()
         self.controller = NoController()
-        self.groups = Coordinator(
-            self.config,
-            self.replicas,
-            self.purgatory,
-            lambda: self.wall_time_ms,
-            self.controller.may_decide_alone,
-            random.Random(3),
+        self.groups, self.transactions = self._coordinators()
+        self.verified_appends = VerifiedAppends(
+            self.replicas, self.purgatory, lambda: self.wall_time_ms
         )
         memory = RequestMemory(self.config.queued_max_request_bytes)
         self.services = Services(
@@ -169,9 +185,29 @@ class Node:
             memory=memory,
             fetch_sessions=FetchSessions(random.Random(2), 10, self.purgatory, memory),
             groups=self.groups,
+            transactions=self.transactions,
+            verified_appends=self.verified_appends,
             times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,
         )
+
+    def _coordinators(self) -> tuple[Coordinator, TransactionCoordinator]:
+        groups = Coordinator(
+            self.config,
+            self.replicas,
+            self.purgatory,
+            lambda: self.wall_time_ms,
+            self.controller.may_decide_alone,
+            random.Random(3),
+        )
+        transactions = TransactionCoordinator(
+            self.config,
+            self.replicas,
+            self.purgatory,
+            lambda: self.wall_time_ms,
+            self.controller.may_decide_alone,
+        )
+        return groups, transactions
 
     def on_damage(self) -> None:
         """Count how often the controller is to be told."""

@@ -118,6 +118,8 @@ def replica_families(statistics: Statistics) -> Iterator[Metric]:
     yield tell(f"{own}_leo", "Log end: the offset that is written next", lambda r: r.log.log_end)
     text = "High watermark: below it all is committed, as far as this replica was told"
     yield tell(f"{own}_hw", text, lambda r: r.high_watermark)
+    text = "Last stable offset: below it all transactions are decided"
+    yield tell(f"{own}_lso", text, lambda r: r.last_stable_offset)
     yield tell(f"{own}_leader_epoch", "Newest leader epoch that it knows", lambda r: r.leader_epoch)
     text = "Committed records that are missing here, as far as is known"
     yield tell(f"{own}_lag", text, lambda r: r.lag)

@@ -9,7 +9,7 @@ from minibroker.broker.server.handlers.acls import CLUSTER_OPERATIONS, TOPIC_OPE
 from minibroker.broker.server.handlers.metadata import describe_brokers, describe_partition
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import Turn, Turns
-from minibroker.protocol.constants import NO_OPERATIONS, OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.constants import INTERNAL_TOPICS, NO_OPERATIONS, ErrorCode
 from minibroker.protocol.messages.cluster import (
     BROKERS,
     CONTROLLERS,
@@ -84,7 +84,7 @@ def _topic(image: ClusterImage, name: str, start: int, count: int) -> TopicMetad
         return TopicMetadata(name, unknown if is_name else ErrorCode.INVALID_TOPIC_EXCEPTION)
     some = topic.partitions[start : start + count]
     partitions = tuple([describe_partition(image, one) for one in some])
-    is_internal = name == OFFSETS_TOPIC
+    is_internal = name in INTERNAL_TOPICS
     return TopicMetadata(
         name, 0, topic.id, is_internal, partitions, topic.creation, TOPIC_OPERATIONS
     )

@@ -21,7 +21,7 @@ from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.bounds import by_name
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Turn, Turns, at_once, in_turns_if
-from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.constants import INTERNAL_TOPICS, ErrorCode
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -56,8 +56,8 @@ class _DeleteRecords:
         name = TopicPartition(asked.topic, asked.partition)
         services = self._services
         try:
-            if name.topic == OFFSETS_TOPIC:
-                what = f"{OFFSETS_TOPIC} holds the offsets of all groups; delete groups instead"
+            if name.topic in INTERNAL_TOPICS:
+                what = f"{name.topic} {INTERNAL_TOPICS[name.topic]}"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = services.partition(name, asked.topic_id)
             if not partition.settings.does_delete:

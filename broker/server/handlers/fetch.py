@@ -7,7 +7,10 @@ they are then, by arithmetic over the index; the answer is read from the log onl
 partition of a session with nothing to send in an answer rests (`fetch_sessions.py`): neither this
 nor a later request looks at it before it is notified.
 
-A consumer reads up to the high watermark, a follower up to the log end. An offset between the high
+A consumer reads up to the high watermark, or, for committed records only (READ_COMMITTED), up to
+the last stable offset; then it gets the aborted transactions that overlap its records, too. The
+last stable offset rises only with the high watermark, so the same notification wakes both. A
+follower reads up to the log end. An offset between the high
 watermark and the log end is no error: a new leader may not know yet that it is committed, so there
 is nothing to read for now. An offset beyond the log end is OFFSET_OUT_OF_RANGE at once. A consumer
 would then apply its reset policy, so a leader that may have been replaced answers
@@ -40,10 +43,17 @@ from minibroker.broker.replication.roles import FollowerFetch
 from minibroker.broker.server.fetch_sessions import FetchContext, Wanted
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
-from minibroker.protocol.constants import ELEMENTS_AT_ONCE, NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.constants import (
+    ELEMENTS_AT_ONCE,
+    NO_EPOCH,
+    NO_OFFSET,
+    READ_COMMITTED,
+    ErrorCode,
+)
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
     SESSION_EPOCH_OPEN,
+    AbortedTransaction,
     FetchRequest,
     FetchResponse,
     PartitionFetch,
@@ -115,6 +125,11 @@ class _Fetch:
     @property
     def _is_follower(self) -> bool:
         return self._request.replica_id >= 0
+
+    @property
+    def _is_stable(self) -> bool:
+        """Whether a consumer reads only committed records."""
+        return self._request.isolation_level == READ_COMMITTED and not self._is_follower
 
     def begin(self, now: float) -> Turns[None]:
         """Record a follower's reads. Wake all partitions if all may have to be refused."""
@@ -234,7 +249,10 @@ class _Fetch:
         """
         asked = wanted.request
         partition = self._services.partition(wanted.name, asked.topic_id)
-        end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
+        request = self._request
+        end = partition.readable_end(
+            request.replica_id, asked.leader_epoch, request.isolation_level
+        )
         if self._is_of_earlier_registration:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
         if self._may_be_replaced:
@@ -265,13 +283,20 @@ class _Fetch:
         asked, (topic, number) = wanted.request, wanted.name
         offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
+        aborted: tuple[AbortedTransaction, ...] | None = () if self._is_stable else None
         try:
             if view is None or not view.partition.is_leader:
                 view = self._look(wanted)
             partition, end, divergence = view
             if divergence is None and offset < end:
-                bytes_max = min(asked.bytes_max, room)
-                records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
+                log, bytes_max = partition.log, min(asked.bytes_max, room)
+                if self._is_stable:
+                    records, entries = log.read_committed(
+                        offset, bytes_max, end, at_least_one=at_least_one
+                    )
+                    aborted = tuple([AbortedTransaction(*entry[:2]) for entry in entries])
+                else:
+                    records = log.read(offset, bytes_max, end, at_least_one=at_least_one)
                 if records:
                     size = records_size(records)
                     self._record_sent(partition, offset, size)
@@ -294,8 +319,19 @@ class _Fetch:
                 diverging_epoch=epoch,
                 diverging_end=end,
                 topic_id=topic_id,
+                last_stable_offset=partition.last_stable_offset,
+                aborted_transactions=aborted,
             ), 0
-        return PartitionFetched(topic, number, 0, *known, records, topic_id=topic_id), size
+        return PartitionFetched(
+            topic,
+            number,
+            0,
+            *known,
+            records,
+            topic_id=topic_id,
+            last_stable_offset=partition.last_stable_offset,
+            aborted_transactions=aborted,
+        ), size
 
     def _record_sent(self, partition: Partition, offset: int, size: int) -> None:
         if self._is_follower:

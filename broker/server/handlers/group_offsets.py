@@ -57,7 +57,7 @@ CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
 Waiting: TypeAlias = Parked[Answer | Turns[Answer]]
 Records: TypeAlias = list[tuple[Key, Value | None]]
 _Item = TypeVar("_Item", PartitionCommit, GroupPartition)
-_Key: TypeAlias = tuple[str, int, bytes]  # topic, partition, topic id
+ItemKey: TypeAlias = tuple[str, int, bytes]  # topic, partition, topic id
 
 
 def commit(
@@ -72,32 +72,32 @@ def _commit(
     services: Services, request: OffsetCommitRequest, now: float
 ) -> Turns[OffsetCommitResponse | Waiting[OffsetCommitResponse]]:
     turn = Turn()
-    items = yield from _named(services, request.partitions, turn)
-    asked = yield from by_name(items, _key_of, turn)
-    refusals: dict[_Key, ErrorCode] = {}
+    items = yield from named(services, request.partitions, turn)
+    asked = yield from by_name(items, key_of, turn)
+    refusals: dict[ItemKey, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> Turns[OffsetCommitResponse]:
         """Return the answer: partitions that were not refused have this outcome. librdkafka gives
         a commit up if COORDINATOR_LOAD_IN_PROGRESS lasts for 0.3 s."""
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return OffsetCommitResponse((yield from _results(asked, refusals, error)))
+        return OffsetCommitResponse((yield from results(asked, refusals, error)))
 
     try:
         if turn.pauses:
             now = trio.current_time()
-        serving = _check_commit(services, request, now)
+        serving = check_commit(services, request, now)
     except Refused as refused:
         return (yield from answer(refused.code))
     now_ms = services.wall_ms()
     records: Records = []
     growth = 0
     for name, item in asked.items():
-        if refusal := _refusal(services, item):
-            refusals[name] = refusal
+        if why := refusal(services, item):
+            refusals[name] = why
         else:
             key = OffsetKey(request.group_id, *_name_of(item))
-            value = _committed(item, now_ms)
+            value = committed(item, now_ms)
             growth += serving.shard.table.growth(key, value)
             records.append((key, value))
         if turn.is_over():
@@ -105,7 +105,7 @@ def _commit(
 
     def check(now: float) -> Serving:
         """Check again, after a pause, that the sender may commit."""
-        return _check_commit(services, request, now)
+        return check_commit(services, request, now)
 
     try:
         services.groups.check_room(growth)
@@ -118,12 +118,12 @@ def _name_of(item: _Item) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
 
 
-def _key_of(item: PartitionCommit | GroupPartition) -> _Key:
+def key_of(item: PartitionCommit | GroupPartition) -> ItemKey:
     """Return what tells the items of a request apart: topics whose ids are unknown have no name."""
     return item.topic, item.partition, item.topic_id
 
 
-def _named(services: Services, items: Sequence[_Item], turn: Turn) -> Turns[Sequence[_Item]]:
+def named(services: Services, items: Sequence[_Item], turn: Turn) -> Turns[Sequence[_Item]]:
     """Return the items with the names of their topics, as far as their ids are known. A request
     names all its topics, or none."""
     if not items or items[0].topic:
@@ -142,7 +142,7 @@ def _is_of_topic(services: Services, item: PartitionCommit | GroupPartition) -> 
     return not item.topic_id or services.image.topic_names.get(item.topic_id) == item.topic
 
 
-def _check_commit(services: Services, request: OffsetCommitRequest, now: float) -> Serving:
+def check_commit(services: Services, request: OffsetCommitRequest, now: float) -> Serving:
     """Raise `Refused` unless the sender may commit for the group here."""
     serving = services.groups.serving(request.group_id, now)
     if error := _member_error(serving, request, now):
@@ -168,7 +168,7 @@ def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) ->
     return ErrorCode.GROUP_ID_NOT_FOUND if is_known else ErrorCode.ILLEGAL_GENERATION
 
 
-def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:
+def refusal(services: Services, item: PartitionCommit) -> ErrorCode:
     """Return why this offset cannot be committed, or NONE."""
     if not _is_of_topic(services, item):
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -181,7 +181,7 @@ def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _committed(item: PartitionCommit, now_ms: int) -> CommittedOffset:
+def committed(item: PartitionCommit, now_ms: int) -> CommittedOffset:
     return CommittedOffset(item.offset, item.leader_epoch, item.metadata or "", now_ms)
 
 
@@ -201,7 +201,7 @@ def _write(
     deadline = now + services.config.offsets_commit_timeout_ms / 1000
     shard, registry = serving
     try:
-        batch = yield from _encode(services, shard, records, turn)
+        batch = yield from encode(services, shard, records, turn)
         if turn.pauses:
             now = trio.current_time()
             if check(now) != serving:
@@ -222,8 +222,8 @@ def _write(
     return Parked((name,), lambda: deadline, attempt, lambda: finish(ErrorCode.REQUEST_TIMED_OUT))
 
 
-def _results(
-    asked: Iterable[_Key], refusals: Mapping[_Key, ErrorCode], error: ErrorCode
+def results(
+    asked: Iterable[ItemKey], refusals: Mapping[ItemKey, ErrorCode], error: ErrorCode
 ) -> Turns[tuple[PartitionCommitted, ...]]:
     """Return the result for each partition: its refusal, or else `error`."""
     results: list[PartitionCommitted] = []
@@ -236,7 +236,7 @@ def _results(
     return tuple(results)
 
 
-def _encode(services: Services, shard: Shard, records: Records, turn: Turn) -> Turns[memoryview]:
+def encode(services: Services, shard: Shard, records: Records, turn: Turn) -> Turns[memoryview]:
     """Encode the batch of these records. One that a single turn can encode does not pause."""
     encoding = shard.encode(records, services.wall_ms())
     if len(records) <= AT_ONCE:
@@ -323,7 +323,7 @@ def _fetch_or_refuse(
     if answer.error == ErrorCode.NOT_COORDINATOR and is_member:
         answer = OffsetFetchResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     refused: list[PartitionGroupOffset] = []
-    asked = yield from by_name(request.partitions or (), _key_of, Turn())
+    asked = yield from by_name(request.partitions or (), key_of, Turn())
     for some in at_once(asked.values()):
         if refused:
             yield
@@ -346,8 +346,8 @@ def _fetch(
         if request.partitions is None:
             asked = [_with_id(services, name) for name in shard.table.offsets(group_id)]
         else:
-            items = yield from _named(services, request.partitions, turn)
-            asked = [*(yield from by_name(items, _key_of, turn)).values()]
+            items = yield from named(services, request.partitions, turn)
+            asked = [*(yield from by_name(items, key_of, turn)).values()]
         answers: list[PartitionGroupOffset] = []
         answer_size = 0
         for item in asked:
@@ -407,11 +407,11 @@ def delete(
     that was not committed is no error.
     """
     turn = Turn()
-    asked = yield from by_name(request.partitions, _key_of, turn)
-    refusals: dict[_Key, ErrorCode] = {}
+    asked = yield from by_name(request.partitions, key_of, turn)
+    refusals: dict[ItemKey, ErrorCode] = {}
 
     def answer(error: ErrorCode) -> Turns[OffsetDeleteResponse]:
-        return OffsetDeleteResponse(partitions=(yield from _results(asked, refusals, error)))
+        return OffsetDeleteResponse(partitions=(yield from results(asked, refusals, error)))
 
     try:
         serving, subscribed = _check_delete(services, request.group_id, now)

@@ -16,7 +16,7 @@ import trio
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.consumer_records import NO_PARTITIONS
 from minibroker.broker.groups.convertible_group import ConvertibleGroup, by_id
-from minibroker.broker.groups.coordinator import Serving, check_group_id
+from minibroker.broker.groups.coordinator import Coordinator, Serving, check_group_id
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.member import Client, Ticket
 from minibroker.broker.groups.registry import GroupRegistry, append_error
@@ -27,8 +27,12 @@ from minibroker.broker.replication.replicas import IMAGE, ROLES
 from minibroker.broker.server.bounds import ANSWER_BYTES_MAX, ITEM_BYTES, by_name
 from minibroker.broker.server.handlers.acls import GROUP_OPERATIONS
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.transactions.coordinator import (
+    TransactionCoordinator,
+    check_transactional_id,
+)
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if
-from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages import groups
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 
@@ -49,12 +53,11 @@ Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
 def find_coordinator(
     services: Services, request: groups.FindCoordinatorRequest, now: float
 ) -> Finding | Turns[Finding]:
-    """Return the coordinator of a group, or of several; the first such request creates the topic of
-    groups.
+    """Return the coordinator of a group or a transactional id, or of several; the first such
+    request creates the topic of groups, or of transactions.
 
-    COORDINATOR_NOT_AVAILABLE while the group has no coordinator, and while fewer brokers are live
-    than the topic is to have replicas. A transactional id gets an error that is not retriable:
-    clients would retry any other for ever. Raises `HangUp` until a controller has sent an image.
+    COORDINATOR_NOT_AVAILABLE while there is no coordinator, and while fewer brokers are live than
+    the topic is to have replicas. Raises `HangUp` until a controller has sent an image.
     """
     if request.group_ids is None:
         return _find_one(services, request, now)
@@ -93,8 +96,8 @@ def _once_made(
     request: groups.FindCoordinatorRequest,
     first: Parked[groups.FindCoordinatorResponse],
 ) -> Parked[Any]:
-    """Find all groups once the topic of groups is made, for which `first` waits; at its deadline
-    none is found."""
+    """Find all of them once their topic is made, for which `first` waits; at its deadline none is
+    found."""
 
     def attempt(now: float) -> Any:
         answer = first.attempt(now)
@@ -115,43 +118,39 @@ def _once_made(
 
 
 def _find_one(services: Services, request: groups.FindCoordinatorRequest, now: float) -> Finding:
-    if request.key_type != groups.GROUP_KEY:
-        return _no_such_coordinator(request.key_type)
+    coordinator: Coordinator | TransactionCoordinator = services.groups
     try:
-        check_group_id(request.group_id)
+        if request.key_type == groups.TRANSACTION_KEY:
+            coordinator = services.transactions
+            check_transactional_id(request.group_id)
+        elif request.key_type == groups.GROUP_KEY:
+            check_group_id(request.group_id)
+        else:
+            what = f"there is no coordinator of the kind {request.key_type}; 0 is a group's"
+            raise Refused(ErrorCode.INVALID_REQUEST, what)
     except Refused as refused:
         return groups.FindCoordinatorResponse(refused.code, refused.message)
     if not services.replicas.is_ready:
         raise HangUp("this broker is still waiting for its controller", logging.INFO)
-    if services.groups.has_topic:
-        return _found(services, services.groups.keeper(request.group_id))
-    job = services.controller.forward(CreateTopicsRequest((NewTopic(OFFSETS_TOPIC),)))
+    if coordinator.has_topic:
+        return _found(services, coordinator.keeper(request.group_id))
+    job = services.controller.forward(CreateTopicsRequest((NewTopic(coordinator.topic),)))
 
     def attempt(now: float) -> groups.FindCoordinatorResponse | None:
-        keeper = services.groups.keeper(request.group_id)
+        keeper = coordinator.keeper(request.group_id)
         if keeper is not None:
             # A broker gets the image with the topic a moment before its role.
             is_here = keeper.node_id == services.replicas.broker_id
-            is_ready = not is_here or services.groups.leads(request.group_id)
+            is_ready = not is_here or coordinator.leads(request.group_id)
             return _found(services, keeper) if is_ready else None
         if job.result is None or job.result.topics[0].error in MADE:
             return None
         return groups.FindCoordinatorResponse(AWAY, job.result.topics[0].error_message)
 
     def expire() -> groups.FindCoordinatorResponse:
-        return _found(services, services.groups.keeper(request.group_id))
+        return _found(services, coordinator.keeper(request.group_id))
 
     return Parked((job, IMAGE, ROLES), lambda: now + CREATION_WAIT_S, attempt, expire)
-
-
-def _no_such_coordinator(key_type: int) -> groups.FindCoordinatorResponse:
-    if key_type == groups.TRANSACTION_KEY:
-        return groups.FindCoordinatorResponse(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "there are no transactions here: leave transactional.id unset",
-        )
-    what = f"there is no coordinator of the kind {key_type}; 0 is a group's"
-    return groups.FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, what)
 
 
 def _found(services: Services, keeper: BrokerImage | None) -> groups.FindCoordinatorResponse:

@@ -19,7 +19,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
-from minibroker.protocol.constants import NO_NODE, NO_OPERATIONS, OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.constants import INTERNAL_TOPICS, NO_NODE, NO_OPERATIONS, ErrorCode
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -132,7 +132,7 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
             unknown = ErrorCode.INVALID_TOPIC_EXCEPTION
         return TopicMetadata(name, errors.get(name) or unknown)
     partitions = tuple(describe_partition(image, partition) for partition in topic.partitions)
-    return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions, topic.creation)
+    return TopicMetadata(name, 0, topic.id, name in INTERNAL_TOPICS, partitions, topic.creation)
 
 
 def describe_partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:

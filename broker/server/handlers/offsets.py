@@ -1,6 +1,7 @@
 """LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: where a log and its leader epochs begin and end.
 
-The latest offset is the high watermark for a consumer and the log end for a follower. A leader
+The latest offset is the high watermark for a consumer, or the last stable offset for one of
+committed records only, and the log end for a follower. A leader
 whose high watermark has not reached the start of its leader epoch cannot name the latest offset: a
 consumer may have read beyond it at the previous leader, and a lower offset would make the consumer
 read records again. The leader answers OFFSET_NOT_AVAILABLE until then. A leader that may have been
@@ -62,9 +63,7 @@ def list_offsets(
         distinct = _Distinct()
         distinct.add(partitions)
         return ListOffsetsResponse(
-            tuple(
-                _list_end(services, asked, request.replica_id, now) for asked in distinct.entries()
-            )
+            tuple(_list_end(services, asked, request, now) for asked in distinct.entries())
         )
     deadline = now + LOOKUP_S
     lookup = OffsetLookup(
@@ -111,12 +110,12 @@ def _list_in_steps(
         yield None
     for count, asked in enumerate(distinct.entries(), 1):
         if _is_end(asked):
-            answers.append(_list_end(services, asked, request.replica_id, trio.current_time()))
+            answers.append(_list_end(services, asked, request, trio.current_time()))
             if not count % AT_ONCE:
                 yield None
         else:
             yield None
-            answers.append((yield from _find_time(services, asked, request.replica_id)))
+            answers.append((yield from _find_time(services, asked, request)))
             yield None
 
 
@@ -132,19 +131,19 @@ def _unanswered(
 
 
 def _list_end(
-    services: Services, asked: PartitionListOffsets, replica_id: int, now: float
+    services: Services, asked: PartitionListOffsets, request: ListOffsetsRequest, now: float
 ) -> PartitionOffset:
     """Answer for the earliest or latest offset."""
     name = TopicPartition(asked.topic, asked.partition)
     try:
-        partition, leader, end = _readable(services, asked, replica_id, now)
+        partition, leader, end = _readable(services, asked, request, now)
         log = partition.log
         if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             # A leader's log has an epoch, and the first one covers the log start.
             epoch = log.epochs.entries[0].epoch
             return PartitionOffset(*name, 0, NO_TIMESTAMP, log.log_start, epoch)
         if asked.timestamp == LATEST_TIMESTAMP:
-            _require_known_end(leader, end)
+            _require_known_end(leader, request)
             return PartitionOffset(*name, 0, NO_TIMESTAMP, end, leader.leader_epoch)
         if asked.timestamp == LATEST_TIERED_TIMESTAMP:
             return PartitionOffset(*name, 0)
@@ -157,13 +156,13 @@ def _list_end(
 
 
 def _find_time(
-    services: Services, asked: PartitionListOffsets, replica_id: int
+    services: Services, asked: PartitionListOffsets, request: ListOffsetsRequest
 ) -> Steps[PartitionOffset]:
     """Answer for the first record of a time or later, or that of the largest timestamp. This broker
     must lead all the while."""
     name = TopicPartition(asked.topic, asked.partition)
     try:
-        partition, leader, end = _readable(services, asked, replica_id, trio.current_time())
+        partition, leader, end = _readable(services, asked, request, trio.current_time())
         try:
             if asked.timestamp == MAX_TIMESTAMP:
                 found = yield from partition.log.find_max_timestamp(end)
@@ -174,11 +173,11 @@ def _find_time(
         except StaleSlice:
             what = "the log was cut or closed during the look-up"
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what) from None
-        _, leader_now, _ = _readable(services, asked, replica_id, trio.current_time())
+        _, leader_now, _ = _readable(services, asked, request, trio.current_time())
         if leader_now.leader_epoch != leader.leader_epoch:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it became leader again")
         if found is None:
-            _require_known_end(leader, end)
+            _require_known_end(leader, request)
             return PartitionOffset(*name, 0)
         return PartitionOffset(*name, 0, found.timestamp, found.offset, found.leader_epoch)
     except Refused as refused:
@@ -186,20 +185,20 @@ def _find_time(
 
 
 def _readable(
-    services: Services, asked: PartitionListOffsets, replica_id: int, now: float
+    services: Services, asked: PartitionListOffsets, request: ListOffsetsRequest, now: float
 ) -> tuple[Partition, Leader, int]:
     """Return the partition, its leader role and where a reader must stop. Raises `Refused`."""
     name = TopicPartition(asked.topic, asked.partition)
     partition = services.partition(name, asked.topic_id)
     leader = partition.leader(asked.leader_epoch)
-    end = partition.readable_end(replica_id, asked.leader_epoch)
-    if replica_id < 0 and services.may_be_replaced(name, now):
+    end = partition.readable_end(request.replica_id, asked.leader_epoch, request.isolation_level)
+    if request.replica_id < 0 and services.may_be_replaced(name, now):
         services.refuse_if_abandoned(leader, now)
     return partition, leader, end
 
 
-def _require_known_end(leader: Leader, end: int) -> None:
-    if end < leader.epoch_start:
+def _require_known_end(leader: Leader, request: ListOffsetsRequest) -> None:
+    if request.replica_id < 0 and leader.high_watermark < leader.epoch_start:
         raise Refused(
             ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know the high watermark yet"
         )

@@ -22,22 +22,30 @@ not send again. A largest timestamp that is not that of the records is corrected
 retention and look-ups by time go by it. With a wrong checksum the bytes were damaged on their way;
 the append then answers CORRUPT_MESSAGE, which they send again.
 
+A transactional batch that begins a transaction in its partition is appended once the transaction's
+coordinator has verified it (`replication/verified_appends.py`); its answer waits for that first. A
+request with transactional batches names its transactional id, or all of it is refused, as in Kafka.
+
 A waiting request holds offsets and epochs, never the request itself, whose records are views of the
 receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
 import logging
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Hashable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
 import trio
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.verified_appends import ProducerTransaction, WaitingAppend
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.transactions.coordinator import check_transactional_id
 from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import (
     ACKS_ALL,
@@ -45,6 +53,7 @@ from minibroker.protocol.constants import (
     ACKS_NONE,
     BATCH_HEADER_BYTES,
     ELEMENTS_AT_ONCE,
+    INTERNAL_TOPICS,
     MAGIC,
     NO_TIMESTAMP,
     OFFSETS_TOPIC,
@@ -58,6 +67,7 @@ from minibroker.protocol.messages.produce import (
 )
 from minibroker.protocol.records.batch import (
     has_valid_crc,
+    is_transactional,
     read_header,
     read_max_timestamp,
     stamp_max_timestamp,
@@ -65,7 +75,7 @@ from minibroker.protocol.records.batch import (
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.records.retained import COMPACTED_RECORDS_MAX
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import Buffer, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +93,15 @@ class _Waiting(NamedTuple):
     end: int
 
 
+class _Unverified(NamedTuple):
+    """A batch that is appended once its transaction is verified."""
+
+    place: int  # in the answer
+    name: TopicPartition
+    waiting: WaitingAppend
+    partition: Partition
+
+
 class _Produce:
     """One request: its answers so far, and the batches whose answers are not final yet."""
 
@@ -91,29 +110,44 @@ class _Produce:
         "_answers",
         "_budget",
         "_client_id",
+        "_is_without_id",
         "_may_decide_alone",
         "_peer",
         "_refusal",
         "_services",
+        "_transaction",
+        "_unverified",
         "_waiting",
     )
 
     def __init__(
-        self, services: Services, acks: int, now: float, client_id: str | None, peer: str
+        self,
+        services: Services,
+        request: ProduceRequest,
+        now: float,
+        client_id: str | None,
+        peer: str,
     ) -> None:
         self._services = services
+        acks = request.acks
+        self._is_without_id = request.transactional_id is None and _is_transactional(request)
+        self._transaction = _transaction_of(request)
         self._client_id = client_id
         self._peer = peer
         self._acks = acks
         self.renew(now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
+        self._unverified: deque[_Unverified] = deque()
 
     def renew(self, now: float) -> None:
         """Begin a turn: ask whether this broker may still decide alone."""
         self._budget = Budget()
         self._may_decide_alone = self._services.controller.may_decide_alone(now)
         self._refusal = _refusal(self._acks, may_decide_alone=self._may_decide_alone)
+        if self._is_without_id:
+            what = "transactional batches, and no transactional id"
+            self._refusal = Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, what)
 
     def append(
         self, asked: PartitionProduce, now: float, now_ms: int, examined: Examined | None = None
@@ -130,8 +164,9 @@ class _Produce:
                 raise self._refusal
             if topic_id and not asked.topic:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            if name.topic == OFFSETS_TOPIC:
-                what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
+            if name.topic in INTERNAL_TOPICS:
+                apis = "group apis" if name.topic == OFFSETS_TOPIC else "apis of transactions"
+                what = f"{name.topic} is written by brokers only; use the {apis}"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
             if not (self._may_decide_alone and replicas.is_role_present(name)):
@@ -145,6 +180,16 @@ class _Produce:
             needs_keys = partition.log.limits.is_compacted
             if not is_too_large and not self._check_records(batch, needs_keys, examined):
                 return False
+            if self._transaction is not None and is_transactional(batch):
+                if isinstance(self._transaction, Refused):
+                    raise self._transaction
+                verified = self._services.verified_appends
+                waiting = verified.submit(partition, batch, self._transaction, self._acks)
+                if waiting is not None:
+                    place = len(self._answers)
+                    self._unverified.append(_Unverified(place, name, waiting, partition))
+                    self._answers.append(PartitionProduced(*name, topic_id=topic_id))
+                    return True
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message, topic_id)
@@ -154,26 +199,41 @@ class _Produce:
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return True
+        self._answers.append(PartitionProduced(*name, topic_id=topic_id))
+        self._on_appended(len(self._answers) - 1, partition, batch, appended, now)
+        return True
+
+    def _on_appended(
+        self, place: int, partition: Partition, batch: Buffer, appended: Appended, now: float
+    ) -> None:
+        """Put the offsets of an appended batch into its answer; wait for what `acks` demands."""
         if appended.append_time_ms == NO_TIMESTAMP and (stamp := read_max_timestamp(batch)) >= 0:
-            self._services.far_stamps.record(name.topic, stamp, now_ms)
+            topic, now_ms = partition.topic_partition.topic, self._services.wall_ms()
+            self._services.far_stamps.record(topic, stamp, now_ms)
         if self._acks != ACKS_ALL:
-            replicas.warn_of_weak_acks(partition, self._acks, now)
+            self._services.replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1
         if not self._counts(partition, end):
-            self._waiting.append(
-                _Waiting(len(self._answers), partition, partition.leader_epoch, end)
-            )
-        self._answers.append(
-            PartitionProduced(
-                name.topic,
-                name.partition,
-                0,
-                appended.base_offset,
-                appended.append_time_ms,
-                partition.log.log_start,
-                topic_id=topic_id,
-            )
+            self._waiting.append(_Waiting(place, partition, partition.leader_epoch, end))
+        self._answers[place] = self._answers[place]._replace(
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.append_time_ms,
+            log_start=partition.log.log_start,
         )
+
+    def _on_verified(self, item: _Unverified, now: float) -> bool:
+        """Whether it is known what became of a batch that waited for its verification."""
+        place, name, waiting, partition = item
+        outcome = waiting.outcome
+        if outcome is None:
+            return False
+        if isinstance(outcome, Refused):
+            topic_id = self._answers[place].topic_id
+            self._log_refusal(name, outcome, now)
+            failure = self._failure(name, outcome.code, outcome.message, topic_id)
+            self._answers[place] = failure._replace(log_start=partition.log.log_start)
+        else:
+            self._on_appended(place, partition, waiting.batch, outcome, now)
         return True
 
     def _named(self, asked: PartitionProduce) -> PartitionProduce:
@@ -239,15 +299,26 @@ class _Produce:
         return [answer for answer in self._answers if answer.error]
 
     @property
-    def keys(self) -> tuple[TopicPartition, ...]:
-        """The partitions that the final answers depend on."""
-        return tuple(item.partition.topic_partition for item in self._waiting)
+    def keys(self) -> tuple[Hashable, ...]:
+        """What the final answers depend on: partitions, and batches that are not verified yet."""
+        unverified = [item.waiting for item in self._unverified]
+        partitions = [item.partition for item in self._waiting]
+        partitions += [item.partition for item in self._unverified]
+        names = dict.fromkeys([partition.topic_partition for partition in partitions])
+        return (*unverified, *names)
+
+    @property
+    def held_size(self) -> int:
+        """The memory of batches that are not verified yet, about."""
+        return sum([item.waiting.held_size for item in self._unverified])
 
     def attempt(self, now: float) -> ProduceResponse | None:
         """Return the answer once none of its entries can change any more; None before."""
+        while self._unverified and self._on_verified(self._unverified[0], now):
+            self._unverified.popleft()
         if self._waiting:
             self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
-        return None if self._waiting else self._response()
+        return None if self._waiting or self._unverified else self._response()
 
     def expire(self) -> ProduceResponse:
         """Return the answer at the deadline. Appended batches stay in the log, and may yet be
@@ -255,6 +326,11 @@ class _Produce:
         for item in self._waiting:
             what = "appended, but not acknowledged in time"
             self._fail(item, ErrorCode.REQUEST_TIMED_OUT, what)
+        for place, name, *_ in self._unverified:
+            what = "its transaction was not verified in time"
+            topic_id = self._answers[place].topic_id
+            failure = self._failure(name, ErrorCode.REQUEST_TIMED_OUT, what, topic_id)
+            self._answers[place] = failure
         return self._response()
 
     def _response(self) -> ProduceResponse:
@@ -312,6 +388,30 @@ class _Produce:
         )
 
 
+def _transaction_of(request: ProduceRequest) -> ProducerTransaction | Refused | None:
+    """Return the transaction that a request names, or why it cannot be one."""
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        return None
+    try:
+        check_transactional_id(transactional_id)
+    except Refused as refused:
+        return refused
+    return ProducerTransaction(transactional_id, request.transaction_version)
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Whether a request has a transactional batch. One that was damaged on its way is none."""
+    for asked in request.partitions:
+        batch: memoryview = asked.records  # type: ignore[assignment]
+        if is_transactional(batch):
+            header = read_header(batch)
+            is_whole = header.magic == MAGIC and header.size == len(batch)
+            if is_whole and has_valid_crc(batch, header):
+                return True
+    return False
+
+
 def _refusal(acks: int, *, may_decide_alone: bool) -> Refused | None:
     """Return the refusal that holds for all batches of a request; None without one."""
     if acks not in ACKS:
@@ -332,7 +432,7 @@ def handle(
 ) -> ProduceResponse | Parked[ProduceResponse] | Steps[Any] | None:
     """Append each partition's batch. The rest goes on in turns if to look into it takes too long.
     Raises `HangUp` for a refused batch with acks=0, which has no answer."""
-    produce = _Produce(services, request.acks, now, client_id, peer)
+    produce = _Produce(services, request, now, client_id, peer)
     now_ms = services.wall_ms()
     for place, asked in enumerate(request.partitions):
         if not produce.append(asked, now, now_ms):
@@ -363,7 +463,7 @@ def handle_in_turns(
 ) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
     """As `handle`, for a large request. Whether this broker may decide alone is asked in each
     turn."""
-    produce = _Produce(services, request.acks, now, client_id, peer)
+    produce = _Produce(services, request, now, client_id, peer)
     return _append_in_turns(services, produce, request, request.partitions)
 
 
@@ -410,4 +510,6 @@ def _answer(
     if answer is not None:
         return answer
     deadline = now + max(0, request.timeout_ms) / 1000
-    return Parked(produce.keys, lambda: deadline, produce.attempt, produce.expire)
+    return Parked(
+        produce.keys, lambda: deadline, produce.attempt, produce.expire, produce.held_size
+    )

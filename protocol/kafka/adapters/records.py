@@ -21,10 +21,12 @@ from minibroker.protocol.kafka import admin_apis, apis
 from minibroker.protocol.kafka.adapters.adapter import (
     Adapter,
     Array,
+    Converted,
     by_topic,
     by_topic_id,
     cut_text,
 )
+from minibroker.protocol.kafka.adapters.transactions import fenced_error
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.delete_records import (
     DeleteRecordsRequest,
@@ -55,6 +57,7 @@ from minibroker.protocol.messages.produce import (
     ProduceResponse,
 )
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.messages.transactions import FIRST_PROTOCOL, SECOND_PROTOCOL
 from minibroker.protocol.types import TopicIdPartition, TopicPartition
 
 Item = TypeVar("Item")
@@ -62,6 +65,7 @@ Item = TypeVar("Item")
 
 PRODUCE_BY_ID_SINCE: Final[Version] = 13
 FETCH_BY_ID_SINCE: Final[Version] = 13
+SECOND_PROTOCOL_SINCE: Final[Version] = 12  # of Produce
 
 
 def _produce_request(asked: Any, version: Version) -> ProduceRequest:
@@ -73,7 +77,14 @@ def _produce_request(asked: Any, version: Version) -> ProduceRequest:
         for topic in asked.topic_data
         for partition in topic.partition_data
     )
-    return ProduceRequest(asked.acks, asked.timeout_ms, partitions)
+    is_second = version >= SECOND_PROTOCOL_SINCE
+    return ProduceRequest(
+        asked.acks,
+        asked.timeout_ms,
+        partitions,
+        asked.transactional_id,
+        SECOND_PROTOCOL if is_second else FIRST_PROTOCOL,
+    )
 
 
 _PRODUCED_TOPIC = apis.PRODUCE.response.of("responses").make
@@ -158,12 +169,13 @@ def _forgotten(
 
 _FETCHED_TOPIC = apis.FETCH.response.of("responses").make
 _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
+_ABORTED = apis.FETCH.response.of("responses").of("partitions").of("aborted_transactions").make
 _FETCHED_LEADER = apis.FETCH.response.of("responses").of("partitions").of("current_leader").make
 _DIVERGENCE = apis.FETCH.response.of("responses").of("partitions").of("diverging_epoch").make
 
 
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
-    """Convert the answer. Without transactions the last stable offset is the high watermark."""
+    """Convert the answer. Kafka's aborted transactions are null unless they were asked for."""
     return apis.FETCH.response.make(
         0,
         answer.error,
@@ -180,9 +192,11 @@ def _fetched(one: PartitionFetched) -> Any:
         one.partition,
         _error_by_id(one) if one.error and one.topic_id else one.error,
         one.high_watermark,
-        one.high_watermark,
+        one.last_stable_offset,
         one.log_start,
-        None,
+        None
+        if one.aborted_transactions is None
+        else Converted(lambda each: _ABORTED(*each), one.aborted_transactions),
         NO_NODE,
         one.records,
         _DIVERGENCE(one.diverging_epoch, one.diverging_end) if is_divergence else None,
@@ -193,7 +207,8 @@ def _fetched(one: PartitionFetched) -> Any:
 def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         NO_NODE,
-        tuple(
+        isolation_level=asked.isolation_level,
+        partitions=tuple(
             PartitionListOffsets(
                 topic.name,
                 partition.partition_index,
@@ -283,13 +298,24 @@ def _delete_records_response(answer: DeleteRecordsResponse, version: Version) ->
     )
 
 
+INIT_FENCED_SINCE: Final[Version] = 4  # as `FENCED_SINCE`, of InitProducerId
+
+
 def _init_producer_id_request(asked: Any, version: Version) -> InitProducerIdRequest:
-    return InitProducerIdRequest(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+    return InitProducerIdRequest(
+        asked.transactional_id,
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.transaction_timeout_ms,
+    )
 
 
 def _init_producer_id_response(answer: InitProducerIdResponse, version: Version) -> Any:
     return apis.INIT_PRODUCER_ID.response.make(
-        0, answer.error, answer.producer_id, answer.producer_epoch
+        0,
+        fenced_error(answer.error, version, INIT_FENCED_SINCE),
+        answer.producer_id,
+        answer.producer_epoch,
     )
 
 

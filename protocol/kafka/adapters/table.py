@@ -10,24 +10,23 @@ from minibroker.protocol.kafka.adapters import (
     cluster,
     configs,
     consumer_groups,
+    features,
     groups,
     log_dirs,
     records,
+    transactions,
 )
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.messages.features import FEATURES
 
 
 def _api_versions_request(asked: Any, version: Version) -> ApiVersionsRequest:
     return ApiVersionsRequest(asked.client_software_name, asked.client_software_version)
 
 
-# group.version 1 is the consumer protocol of groups (KIP-848). The others of Kafka are about its
-# controllers, and about transactions and share groups.
-_GROUP_VERSION: Final = "group.version"
 _LEVEL_0_SINCE: Final[Version] = 4  # before, no feature may begin with 0
-_FEATURES_EPOCH: Final = 0  # of the first features; they stay the same
 
 
 def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any:
@@ -38,12 +37,21 @@ def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any
     return apis.API_VERSIONS.response.make(
         answer.error,
         rows,
-        supported_features=[(_GROUP_VERSION, 0, 1)] if version >= _LEVEL_0_SINCE else [],
-        finalized_features_epoch=_FEATURES_EPOCH,
-        finalized_features=[(_GROUP_VERSION, 1, 1)],
+        supported_features=_SUPPORTED if version >= _LEVEL_0_SINCE else [],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=_FINALIZED,
     )
 
 
+FEATURES_EPOCH: Final = 0  # all brokers of this version have the same features
+_SUPPORTED: Final = [
+    apis.API_VERSIONS.response.of("supported_features").make(name, 0, level)
+    for name, level in FEATURES.items()
+]
+_FINALIZED: Final = [
+    apis.API_VERSIONS.response.of("finalized_features").make(name, level, level)
+    for name, level in FEATURES.items()
+]
 _API_VERSIONS = Adapter(
     apis.API_VERSIONS, ApiKey.API_VERSIONS, _api_versions_request, _api_versions_response
 )
@@ -57,6 +65,8 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *configs.ADAPTERS,
         *acls.ADAPTERS,
         *log_dirs.ADAPTERS,
+        *features.ADAPTERS,
+        *transactions.ADAPTERS,
         _API_VERSIONS,
     )
 }

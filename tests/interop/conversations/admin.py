@@ -479,6 +479,32 @@ LIST_CONFIG_RESOURCES: Final[dict[str, Request]] = {
     "an unknown type": lambda talk: {"resource_types": [BROKER, 99]},
     "type 0": lambda talk: {"resource_types": [0]},
 }
+
+
+def leveled(feature: str, level: int, upgrade_type: int = 1, **more: Any) -> Fields:
+    """The fields of an UpdateFeatures of one feature."""
+    update = {
+        "feature": feature,
+        "max_version_level": level,
+        "allow_downgrade": upgrade_type == 2,
+        "upgrade_type": upgrade_type,
+    }
+    return {"feature_updates": [update], "timeout_ms": 5_000, "validate_only": True, **more}
+
+
+UPDATE_FEATURES: Final[dict[str, Request]] = {
+    "the level that is there": lambda talk: leveled("group.version", 1),
+    "a higher level": lambda talk: leveled("group.version", 9),
+    "a lower level": lambda talk: leveled("group.version", 0),
+    "a level below 0": lambda talk: leveled("group.version", -1),
+    "an unknown feature": lambda talk: leveled("no.such.feature", 1),
+    "an empty name": lambda talk: leveled("", 1),
+    "no features": lambda talk: {**leveled("", 1), "feature_updates": []},
+}
+UPDATE_FEATURES_TYPES: Final[dict[str, Request]] = {
+    "type 9": lambda talk: leveled("group.version", 1, 9),
+    "a downgrade": lambda talk: leveled("group.version", 0, 2),
+}
 SCRIPTS: Final[dict[str, Script]] = {"what was set": altered}
 INCREMENTAL_SCRIPTS: Final[dict[str, Script]] = {"what was set": changed}
 
@@ -506,3 +532,5 @@ def cases() -> Iterator[Case]:
     yield from requests(admin_apis.DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_TOPIC_PARTITIONS)
     yield from requests(admin_apis.DESCRIBE_LOG_DIRS, DESCRIBE_LOG_DIRS)
     yield from requests(admin_apis.LIST_CONFIG_RESOURCES, LIST_CONFIG_RESOURCES)
+    yield from requests(admin_apis.UPDATE_FEATURES, UPDATE_FEATURES)
+    yield from requests(admin_apis.UPDATE_FEATURES, UPDATE_FEATURES_TYPES, 1)

@@ -87,7 +87,7 @@ def test_an_example_for_kafka_comes_up():
     assert config.group_initial_rebalance_delay_ms == 0
     assert loaded.warnings == (
         "without meaning here, and left out: KAFKA_CONTROLLER_QUORUM_VOTERS, KAFKA_PROCESS_ROLES,"
-        " KAFKA_TRANSACTION_STATE_LOG_MIN_ISR, KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR,"
+        " KAFKA_TRANSACTION_STATE_LOG_MIN_ISR,"
         " the listener CONTROLLER (there is no quorum of controllers to listen for)",
     )
 

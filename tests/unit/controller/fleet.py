@@ -22,11 +22,13 @@ from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import StoreUnavailable, TransactionTooLarge
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.verified_appends import VerifiedAppends
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.control import (
@@ -146,6 +148,8 @@ class FakeBroker:
             memory,
             FetchSessions(self._rng, 10, purgatory, memory),
             Coordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone, self._rng),
+            TransactionCoordinator(self._config, replicas, purgatory, lambda: 0, may_decide_alone),
+            VerifiedAppends(replicas, purgatory, lambda: 0),
             RequestTimes(),
             lambda: 0,
         )

@@ -37,7 +37,7 @@ from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.subscription import Subscription, encode_subscription
 from minibroker.protocol.types import TopicPartition
-from tests.unit.node import Node, state_of
+from tests.unit.node import Node, state_of, state_of_transactions
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 API_OF = {api.request: key for key, api in APIS.items()}
@@ -59,6 +59,7 @@ class Keeper(Node):
         super().__init__(**settings)
         self.live(1, 2)
         self.lead(*(state_of(TopicPartition("t", number)) for number in range(3)))
+        self.know(state_of_transactions())
         self.lead(state_of_offsets(isr=replicas, replicas=replicas))
 
     @property

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.broker.coordination.shard import partition_of
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
     CommittedOffset,
@@ -17,7 +18,6 @@ from minibroker.broker.groups.records import (
     StoredMember,
     Value,
 )
-from minibroker.broker.groups.shard import partition_of
 from minibroker.protocol.types import TopicPartition
 
 MEMBER = StoredMember("m", None, "c", "h", 1, 1, b"", b"")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.groups.record_fields import STRING_BYTES_MAX
+from minibroker.broker.coordination.record_fields import STRING_BYTES_MAX
 from minibroker.broker.groups.records import (
     CommittedOffset,
     GroupKey,

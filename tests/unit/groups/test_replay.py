@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.groups import replay
+from minibroker.broker.coordination import replay
 from minibroker.broker.groups.records import (
     CommittedOffset,
     OffsetKey,

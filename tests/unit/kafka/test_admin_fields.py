@@ -131,9 +131,9 @@ def test_a_deletion_says_why_it_failed() -> None:
 def test_a_producer_names_its_id() -> None:
     """From version 3 of InitProducerId on."""
     message = decode_request(request(apis.INIT_PRODUCER_ID, 3, None, 9, 7, 2))[0].message
-    assert message == InitProducerIdRequest(None, 7, 2)
+    assert message == InitProducerIdRequest(None, 7, 2, 9)
     message = decode_request(request(apis.INIT_PRODUCER_ID, 2, None, 9))[0].message
-    assert message == InitProducerIdRequest(None, -1, -1)
+    assert message == InitProducerIdRequest(None, -1, -1, 9)
 
 
 def test_settings_are_described_as_far_as_is_asked_for() -> None:
@@ -191,18 +191,23 @@ def test_only_an_unknown_id_has_no_name() -> None:
 
 
 def test_features_are_announced() -> None:
-    """The group protocol of KIP-848, from version 3 on; that 0 is a level, from version 4 on."""
+    """Those that clients look for, from version 3 on; that 0 is a level, from version 4 on."""
     told = [
         answer_to(request(apis.API_VERSIONS, version), apis.API_VERSIONS, ApiVersionsResponse())
         for version in (3, 4)
     ]
     assert [[tuple(one) for one in each.supported_features] for each in told] == [
         [],
-        [("group.version", 0, 1)],
+        [("group.version", 0, 1), ("transaction.version", 0, 2)],
     ]
     for each in told:
         assert each.finalized_features_epoch == 0
-        assert [tuple(one) for one in each.finalized_features] == [("group.version", 1, 1)]
+        assert [tuple(one) for one in each.finalized_features] == [
+            ("group.version", 1, 1),
+            ("transaction.version", 2, 2),
+        ]
+    old = request(apis.API_VERSIONS, 2)
+    assert not answer_to(old, apis.API_VERSIONS, ApiVersionsResponse()).finalized_features
 
 
 def test_a_created_topic_is_told() -> None:

@@ -1,6 +1,7 @@
 """Frames of Kafka's wire to the messages that both wires share, and back (rows KAF)."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from minibroker.protocol.kafka.wire import decode_request, decode_request_in_tur
 from minibroker.protocol.messages import UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsResponse
 from minibroker.protocol.messages.fetch import (
+    AbortedTransaction,
     FetchRequest,
     FetchResponse,
     PartitionFetch,
@@ -68,7 +70,9 @@ def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
     assert rows[23] == (2, 4)
     assert rows[68] == (0, 1)
     assert rows[69] == (0, 1)
-    assert not rows.keys() & {4, 5, 6, 7, 24, 25, 26, 28, 56, 64, 1001, 1002}
+    assert (rows[24], rows[25], rows[26]) == ((0, 5), (0, 4), (0, 5))
+    assert (rows[28], rows[61], rows[65], rows[66]) == ((0, 5), (0, 0), (0, 0), (0, 2))
+    assert not rows.keys() & {4, 5, 6, 7, 56, 64, 1001, 1002}
 
 
 def test_an_unknown_api_or_version_is_not_read() -> None:
@@ -155,7 +159,7 @@ def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
 
 
 def test_a_fetch_says_all_that_its_frame_does() -> None:
-    """Everything below the high watermark is stable, and no transaction was aborted."""
+    """With the last stable offset, and the aborted transactions if they were asked for."""
     topic = apis.FETCH.request.of("topics")
     partition = topic.of("partitions").make(3, 9, 100, 8, partition_max_bytes=4096)
     topics = [topic.make(topic="t", partitions=[partition])]
@@ -166,11 +170,15 @@ def test_a_fetch_says_all_that_its_frame_does() -> None:
     assert (asked.session_id, asked.session_epoch, asked.replica_id) == (7, 4, -1)
     assert asked.partitions == (PartitionFetch("t", 3, 100, 4096, 9, 8),)
     assert asked.forgotten == (("u", 1), ("u", 2))
-    message = FetchResponse(0, 7, (PartitionFetched("t", 3, 0, 120, 7, [b"records"]),))
-    value = answer_to(frame, apis.FETCH, message)
-    (told,) = value.responses[0].partitions
+    one = PartitionFetched("t", 3, 0, 120, 7, [b"records"], last_stable_offset=110)
+    aborted = (AbortedTransaction(9, 8), AbortedTransaction(10, 11))
+    stable = replace(one, aborted_transactions=aborted)
+    value = answer_to(frame, apis.FETCH, FetchResponse(0, 7, (one, stable)))
+    told, told_stable = value.responses[0].partitions
+    assert told.aborted_transactions is None
+    assert [tuple(each[:2]) for each in told_stable.aborted_transactions] == [*map(tuple, aborted)]
     assert value.session_id == 7
-    assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 120, 7)
+    assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 110, 7)
     assert told.aborted_transactions is None
     assert bytes(told.records) == b"records"
     assert (told.diverging_epoch, told.current_leader) == (None, None)

@@ -68,7 +68,7 @@ def _element_of(one: Field, version: int, rng: random.Random) -> Any:
         return rng.randbytes(rng.choice([0, 1, 7, 200]) if one.type == "bytes" else 100)
     if one.type == "uuid":
         return rng.choice([bytes(16), rng.randbytes(16)])
-    if one.name == "error_code":
+    if one.name.endswith("error_code"):
         return rng.choice(CODES)
     bits = BITS[one.type]
     if one.name == "log_append_time_ms":

@@ -134,6 +134,7 @@ async def test_figures_are_those_of_what_was_done() -> None:
     for name, expected in {
         "minibroker_replica_leo": 5,
         "minibroker_replica_hw": 5,
+        "minibroker_replica_lso": 5,
         "minibroker_replica_leader_epoch": 3,
         "minibroker_replica_durable_end": 5,
         "kafka_log_log_size": size,

@@ -35,7 +35,7 @@ class Replica:
         return self.bench.log
 
     @property
-    def high_watermark(self) -> int:
+    def last_stable_offset(self) -> int:
         return self.log.log_end
 
     def put(self, records: int, value_size: int = 1) -> None:

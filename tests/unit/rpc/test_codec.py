@@ -131,7 +131,7 @@ def test_a_newer_peer_fills_in_what_an_older_one_left_out():
 def test_newer_envelopes_are_understood():
     """More parts in a header, and more fields at any depth of a body, are ignored."""
     partition = ["t", 0, 0, b"", "something new"]
-    header = [0, 0, 1, None, [1, 30, [partition], "new"], [3, 2], "new"]
+    header = [0, 0, 1, None, [1, 30, [partition], None, 1, "new"], [3, 2], "new"]
     message = decode_request(frame_of(header, b"abc", b"de")).message
     assert message == ProduceRequest(1, 30, (PartitionProduce("t", 0, b"abc"),))
 

@@ -192,6 +192,8 @@ def test_each_handler_says_on_which_side_it_is() -> None:
         ApiKey.DESCRIBE_BROKER,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.UPDATE_FEATURES,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }

@@ -43,8 +43,8 @@ def test_a_debugging_reader_is_served_as_a_consumer() -> None:
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_the_isolation_level_changes_nothing(isolation_level: int) -> None:
-    """There are no transactions: READ_COMMITTED (1) reads to the high watermark, too."""
+def test_without_transactions_the_isolation_level_changes_nothing(isolation_level: int) -> None:
+    """READ_COMMITTED (1) reads to the high watermark, too."""
     node = Node()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     append(node, batch_of(), batch_of(), batch_of())

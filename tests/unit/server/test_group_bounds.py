@@ -4,16 +4,17 @@ The tests run the generators of handlers by hand, and count how often they pause
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.groups import shard
-from minibroker.broker.groups.coordinator import FOLLOW_INTERVAL_S
+from minibroker.broker.coordination.coordinator import FOLLOW_INTERVAL_S
 from minibroker.broker.groups.member import MEMBER_BYTES
 from minibroker.broker.groups.records import Key, encode_key
+from minibroker.broker.groups.shard import RECORDS
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import dispatch
@@ -264,7 +265,8 @@ async def test_a_commit_that_no_batch_can_hold_is_not_encoded(
         encoded.append(key)
         return encode_key(key)
 
-    monkeypatch.setattr(shard, "encode_key", encode)
+    encoding = replace(RECORDS, encode_key=encode)
+    monkeypatch.setattr("minibroker.broker.groups.shard.RECORDS", encoding)
     async with keeping(keeper):
         answer, _ = finish(begin(keeper, commit_all()))
         assert {item.error for item in answer.partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}

@@ -388,13 +388,6 @@ async def test_producer_ids_are_never_the_same(autojump_clock: trio.testing.Mock
         assert ids == sorted(set(ids))
 
 
-async def test_there_are_no_transactions(autojump_clock: trio.testing.MockClock) -> None:
-    """K5: a transactional id is refused in plain words."""
-    answer = await ask(Node(), ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest("mine"))
-    assert answer.error == ErrorCode.INVALID_REQUEST
-    assert "transactions" in answer.error_message
-
-
 async def test_there_are_no_acls(autojump_clock: trio.testing.MockClock) -> None:
     """MirrorMaker then knows that there are none to copy; any other error it logs as one."""
     answer = await ask(Node(), ApiKey.DESCRIBE_ACLS, DescribeAclsRequest())

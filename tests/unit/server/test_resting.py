@@ -157,10 +157,12 @@ class CountedPartition(Partition):
     __slots__ = ()
     looks = 0
 
-    def readable_end(self, replica_id: int, leader_epoch: int = -1) -> int:
+    def readable_end(
+        self, replica_id: int, leader_epoch: int = -1, isolation_level: int = 0
+    ) -> int:
         """Each look asks for it."""
         CountedPartition.looks += 1
-        return super().readable_end(replica_id, leader_epoch)
+        return super().readable_end(replica_id, leader_epoch, isolation_level)
 
 
 class CountedReplicas(Replicas):

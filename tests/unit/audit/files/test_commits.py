@@ -13,6 +13,7 @@ from minibroker.audit.files.commits import (
     home_of,
     read_record,
 )
+from minibroker.broker.coordination.shard import partition_of
 from minibroker.broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -22,7 +23,6 @@ from minibroker.broker.groups.records import (
     encode_key,
     encode_value,
 )
-from minibroker.broker.groups.shard import partition_of
 from minibroker.protocol.types import TopicPartition
 
 KEY = bytes.fromhex(

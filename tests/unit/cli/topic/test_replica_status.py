@@ -211,8 +211,9 @@ def test_what_the_leader_knows_stands_beside_the_follower() -> None:
     told = [(one.log_end, one.remote_log_end, one.last_fetch_s, one.caught_up_s) for one in rows]
     assert told == [(90, None, None, None), (75, 70, 1.5, 31.25), (50, None, None, None)]
     head, _, follower, _ = table(rows).splitlines()
-    assert head.split()[-4:] == ["REMOTE-LOG-END", "LAST-FETCH-S", "CAUGHT-UP-S", "REASON"]
-    assert follower.split()[-3:] == ["70", "1.5", "31.25"]
+    known = ["REMOTE-LOG-END", "LAST-FETCH-S", "CAUGHT-UP-S", "LAST-STABLE-OFFSET", "REASON"]
+    assert head.split()[-5:] == known
+    assert follower.split()[-4:] == ["70", "1.5", "31.25", "-"]
 
 
 def test_the_leader_with_the_highest_epoch_counts() -> None:
@@ -258,10 +259,10 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
     replica.status("events")
     head, first, *_, failed, _, _, last = capsys.readouterr().out.splitlines()
     names = ["TOPIC", "PARTITION", "BROKER", "ROLE", "LEADER-EPOCH", "LOG-END", "HIGH-WATERMARK"]
-    known = ["REMOTE-LOG-END", "LAST-FETCH-S", "CAUGHT-UP-S"]
+    known = ["REMOTE-LOG-END", "LAST-FETCH-S", "CAUGHT-UP-S", "LAST-STABLE-OFFSET"]
     assert head.split() == [*names, "LAG", "IN-SYNC", *known, "REASON"]
-    assert first.split() == ["events", "0", "1", "leader", "4", "90", "70", "0", "yes", *"---"]
-    assert failed.split(maxsplit=12) == [
+    assert first.split() == ["events", "0", "1", "leader", "4", "90", "70", "0", "yes", *"----"]
+    assert failed.split(maxsplit=13) == [
         "events",
         "1",
         "1",
@@ -271,7 +272,7 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
         "15",
         "-2",
         "no",
-        *"---",
+        *"----",
         "would cut below 15",
     ]
     assert last.split() == [
@@ -281,7 +282,7 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
         "unreachable",
         *"----",
         "yes",
-        *"---",
+        *"----",
         "not",
         "alive",
     ]

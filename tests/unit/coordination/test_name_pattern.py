@@ -1,4 +1,4 @@
-"""Patterns of topic names: RE2's syntax, in bounded time."""
+"""Patterns of topic names and transactional ids: RE2's syntax, in bounded time."""
 
 import random
 import re
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from minibroker.broker.groups.topic_pattern import (
+from minibroker.broker.coordination.name_pattern import (
     STATES_MAX,
     STATES_OF_AN_ITEM,
     InvalidPatternError,
-    TopicPattern,
+    NamePattern,
 )
 from minibroker.broker.turns import AT_ONCE, Turn, without_pause
 
 NAMES = ["", "a", "b", "ab", "abc", "aab", "orders", "orders.eu", "Orders", "o-1", "o_2", "x.y.z"]
 
 
-def matches(pattern: TopicPattern, name: str) -> bool:
+def matches(pattern: NamePattern, name: str) -> bool:
     return without_pause(pattern.matches(name, Turn()))
 
 
@@ -57,7 +57,7 @@ def matches(pattern: TopicPattern, name: str) -> bool:
 )
 def test_a_pattern_matches_what_re_matches(text: str) -> None:
     """Whole names, as `re.fullmatch`."""
-    pattern = TopicPattern(text)
+    pattern = NamePattern(text)
     for name in NAMES:
         assert matches(pattern, name) == bool(re.fullmatch(text, name)), name
 
@@ -71,7 +71,7 @@ def test_random_patterns_match_what_re_matches() -> None:
         text = "|".join(
             "".join(rng.choices(parts, k=rng.randrange(1, 5))) for _ in range(rng.randrange(1, 3))
         )
-        pattern = TopicPattern(text)
+        pattern = NamePattern(text)
         for name in names:
             assert matches(pattern, name) == bool(re.fullmatch(text, name)), (text, name)
 
@@ -79,8 +79,95 @@ def test_random_patterns_match_what_re_matches() -> None:
 @pytest.mark.parametrize("text", ["[[:digit:]]+", r"o-[[:^alpha:]]"])
 def test_posix_classes_are_known(text: str) -> None:
     """`re` does not have these."""
-    assert matches(TopicPattern(text), "7" if text.endswith("+") else "o-7")
-    assert not matches(TopicPattern(text), "x")
+    assert matches(NamePattern(text), "7" if text.endswith("+") else "o-7")
+    assert not matches(NamePattern(text), "x")
+
+
+# What may be in a transactional id, and in no name of a topic.
+IDS = [
+    "",
+    "app:0_1",
+    "app 1",
+    "app/eu#1",
+    "größe-1",
+    "GRÖSSE-1",
+    "\u4ea4\u6613 7",
+    "\U0001f600",
+    "a\nb",
+    "a\tb",
+    "a\n",
+    "\x00\xff",
+    "[x]",
+    "s\u017f",
+]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".*",
+        "(?s).*",
+        "(?s:.)*",
+        "(?s)(?-s).*",
+        ".+:.+",
+        r"app[ :/]\S+",
+        r"\S+\s\d",
+        r"\S*",
+        r"\D+\s\D+",
+        r"\W+",
+        r"[\W\d]+",
+        r"[^\w]+",
+        r"[^a-z]*",
+        r"[\x{0}-\x{10ffff}]+",
+        r"[^\x00-\x7f]+",
+        r"\x{1F600}",
+        r"a\nb",
+        r"a[\n\t]b",
+        "größe-1",
+        "(?i)GRÖẞE-1|GRÖSSE-1|größe-1",
+        "(?i)[Ö-öa-z-]+1?",
+        "(?i)[^A-Z]+",
+        "(?m)a$\nb?",
+        "(?m)a\n^b?",
+        "(?m)^a$(?s:.)^b$",
+        "(?m)a(?s:.)^$",
+        "a^\nb|a$\nb",
+        "\u4ea4.+",
+        r"\[x\]",
+        r"[]x[]+",
+        "[!-~]+",
+    ],
+)
+def test_a_pattern_matches_any_character_as_re_does(text: str) -> None:
+    """Classes are ASCII's, `.` is no end of a line, and `$` only the end, as in RE2."""
+    pattern = NamePattern(text)
+    python = text.replace("\\x{1F600}", "\U0001f600").replace("\\x{0}", "\\x00")
+    python = python.replace("\\x{10ffff}", "\U0010ffff")
+    python = python.replace("(?s)(?-s)", "").replace("[!-~]", r"[!-\~]").replace("[]x[]", r"[]x\[]")
+    if "(?m)" not in text:
+        python = python.replace("$", r"\Z")
+    for name in IDS:
+        expected = bool(re.fullmatch(python, name, re.ASCII if text.isascii() else 0))
+        assert matches(pattern, name) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("text", "match", "other"),
+    [
+        ("[[:space:]]", "\v", "x"),
+        ("[[:punct:]]+", "!/:@[`{~", "a"),
+        ("[[:cntrl:]]", "\x7f", " "),
+        ("[[:^ascii:]]", "é", "e"),
+        ("[[:graph:]]", "~", " "),
+        ("[[:print:]]", " ", "\t"),
+        (r"\s", "\f", "\v"),
+        ("(?i)k", "\u212a", "\u212b"),  # the sign of Kelvin
+    ],
+)
+def test_classes_are_those_of_re2(text: str, match: str, other: str) -> None:
+    """Also where Python has others, or none."""
+    assert matches(NamePattern(text), match)
+    assert not matches(NamePattern(text), other)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +192,10 @@ def test_posix_classes_are_known(text: str) -> None:
         "[[:nothing:]]",
         "a\\",
         r"\x{",
+        r"\x{110000}",
+        r"\Qa\E",
+        r"\é",
+        r"[\d-z]",
         "(?P<>a)",
         "(" * 60 + ")" * 60,
         "((a{100}){100}){100}",
@@ -115,13 +206,13 @@ def test_posix_classes_are_known(text: str) -> None:
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     """So is one that RE2 does not have, or that takes too many states."""
     with pytest.raises(InvalidPatternError):
-        TopicPattern(text)
+        NamePattern(text)
 
 
 def test_no_pattern_takes_long() -> None:
     """A pattern on which `re` backtracks for ever is matched in few steps: as many sets of states
     as the name has characters."""
-    pattern = TopicPattern("(a*)*(a|aa)+(a{0,50}){0,3}b")
+    pattern = NamePattern("(a*)*(a|aa)+(a{0,50}){0,3}b")
     assert not matches(pattern, "a" * 249)
     assert len(pattern._steps) <= 249
     assert len(pattern._automaton.states) < STATES_MAX
@@ -136,7 +227,7 @@ def test_a_pattern_with_many_states_is_matched_in_turns(text: str) -> None:
     rng = random.Random(1)
     name = "".join(rng.choices("abc", k=249))
     turn = Turn()
-    pattern, visited = TopicPattern(text), 0
+    pattern, visited = NamePattern(text), 0
     closure = pattern._automaton.closure
 
     def counted(states: Iterable[int], anchors: str) -> frozenset[int]:
@@ -151,3 +242,10 @@ def test_a_pattern_with_many_states_is_matched_in_turns(text: str) -> None:
         longest, visited = max(longest, visited), 0
     assert turn.pauses > 2
     assert longest <= STATES_OF_AN_ITEM * AT_ONCE + STATES_MAX
+
+
+def test_a_long_name_is_matched_in_turns() -> None:
+    """Also where each of its steps is known."""
+    pattern, turn = NamePattern("a*"), Turn()
+    assert matches(pattern, "aa")
+    assert sum(1 for _ in pattern.matches("a" * 32_767, turn)) > 2

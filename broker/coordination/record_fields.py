@@ -1,12 +1,12 @@
-"""The fields of the offsets topic's records, one after the other.
+"""The fields of the records that coordinators store, one after the other.
 
 `Cursor` reads them from bytes that may be anything, and raises `Garbage` where they do not have the
 format of their version. Compact forms are those of Kafka's flexible versions: a length plus one as
 an unsigned varint, so that 0 is null, and tagged fields behind each struct.
 """
 
-from struct import Struct
-from typing import Final
+from struct import Struct, unpack
+from typing import Final, NamedTuple
 
 STRING_BYTES_MAX: Final = 2**15 - 1  # the largest size of a string that is not compact
 UVARINT_BYTES_MAX: Final = 5
@@ -21,6 +21,12 @@ NO_TAGS: Final = b"\0"
 
 class Garbage(Exception):
     """The bytes do not have the format of their version."""
+
+
+class Unreadable(NamedTuple):
+    """A record that this version of the broker cannot read, and why."""
+
+    reason: str
 
 
 class Cursor:
@@ -44,6 +50,9 @@ class Cursor:
 
     def int32(self) -> int:
         return self._integer(INT32)
+
+    def int32s(self, count: int) -> tuple[int, ...]:
+        return unpack(f">{count}i", self._read_bytes(INT32.size * count))
 
     def int64(self) -> int:
         return self._integer(INT64)

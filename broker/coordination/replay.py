@@ -1,4 +1,4 @@
-"""Reading records of the offsets topic from the log, a chunk at a time.
+"""Reading records of a coordinator's topic from the log, a chunk at a time.
 
 A chunk is so small that its replay takes only a few milliseconds of the loop. One request, such as
 a commit for all partitions of a cluster, may have made a batch with many more records; its chunks
@@ -11,7 +11,12 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.log.log import Log
 from minibroker.broker.turns import AT_ONCE
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_EPOCH, ErrorCode
+from minibroker.protocol.constants import (
+    BATCH_HEADER_BYTES,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    ErrorCode,
+)
 from minibroker.protocol.records.batch import (
     BatchHeader,
     InvalidBatch,
@@ -19,6 +24,7 @@ from minibroker.protocol.records.batch import (
     iterate_headers,
 )
 from minibroker.protocol.records.compression import NONE
+from minibroker.protocol.records.control import EndMarker, read_end_marker
 from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.records.varint import VARINT_BYTES_MAX, decode_varint
 
@@ -26,11 +32,17 @@ CHUNK_BYTES: Final = 16 * 1024
 
 
 class Chunk(NamedTuple):
-    """Records in order, the offset after them, and the leader epoch of the last one."""
+    """Records in order, the offset after them, and the leader epoch of the last one.
+
+    `producer_id` is that of the transaction which all of them belong to, -1 if to none. A chunk of
+    a `marker` has no records: it ends the transaction of its producer.
+    """
 
     records: list[Record]
     next_offset: int
     leader_epoch: int
+    producer_id: int = NO_PRODUCER_ID
+    marker: EndMarker | None = None
 
 
 def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
@@ -44,6 +56,7 @@ def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
     data = memoryview(b"".join(bytes(part.read()) for part in parts))
     records: list[Record] = []
     next_offset, leader_epoch = offset, NO_EPOCH
+    producer_id = NO_PRODUCER_ID
     for position, header in iterate_headers(data):
         is_next = header.base_offset <= next_offset < header.next_offset
         if not is_next or (position and header.base_offset != next_offset):
@@ -53,9 +66,21 @@ def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
         if not has_valid_crc(batch, header):
             what = f"the checksum of the batch at offset {header.base_offset} is wrong"
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, what)
+        its_producer = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        if its_producer != producer_id or header.is_control:
+            if next_offset != offset:
+                yield Chunk(records, next_offset, leader_epoch, producer_id)
+            offset, records, producer_id = next_offset, [], its_producer
+        if header.is_control:
+            marker = read_end_marker(batch, header)
+            offset = next_offset = header.next_offset
+            leader_epoch = header.leader_epoch
+            yield Chunk([], next_offset, leader_epoch, its_producer, marker)
+            producer_id = NO_PRODUCER_ID
+            continue
         for some in _parts_of(batch, header):
             if records and len(records) + len(some) > AT_ONCE:
-                yield Chunk(records, next_offset, leader_epoch)
+                yield Chunk(records, next_offset, leader_epoch, producer_id)
                 records = []
             records += some
             leader_epoch = header.leader_epoch
@@ -63,8 +88,8 @@ def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
                 next_offset = some[-1].offset + 1
         next_offset = header.next_offset
     if next_offset != offset:
-        last = [Chunk(records, next_offset, leader_epoch)]
-        del records, some  # the iterator may rest here for long
+        last = [Chunk(records, next_offset, leader_epoch, producer_id)]
+        records, some = [], []  # the iterator may rest here for long
         yield last.pop()
 
 

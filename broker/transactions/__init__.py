@@ -1,0 +1,1 @@
+"""Transactions: their coordinator, its stored state, and the markers that end them."""
