@@ -24,7 +24,7 @@ from typing import Any, Final
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.schema import Version
 from tests.interop.client_programs import PROGRAMS, compare_clients, install_programs
-from tests.interop.conversations import admin, broken, groups, records
+from tests.interop.conversations import admin, broken, groups, records, transactions
 from tests.interop.conversations.case import Case
 from tests.interop.conversations.talk import Talk
 from tests.interop.known_differences import NOTHING, Difference, judge, rows, shown
@@ -37,6 +37,7 @@ SETTINGS: Final = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
 }
 READY_S_MAX: Final = 60.0
 READY_VERSIONS: Final = {apis.FIND_COORDINATOR.key: 6, apis.OFFSET_FETCH.key: 9}
@@ -84,7 +85,7 @@ def versions_of(case: Case, shared: Mapping[int, tuple[Version, Version]]) -> li
 
 def all_cases() -> Iterator[Case]:
     """Yield the whole table."""
-    for each in (records, groups, admin, broken):
+    for each in (records, groups, admin, transactions, broken):
         yield from each.cases()
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from kio.serial import entity_reader
 
 from minibroker.protocol.constants import LATEST_TIMESTAMP
-from minibroker.protocol.kafka import admin_apis, apis
+from minibroker.protocol.kafka import admin_apis, apis, transaction_apis
 from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Field, Struct, Version
 from minibroker.protocol.records.record import encode_batch
@@ -46,7 +46,9 @@ MASKED: Final = frozenset(
         "port",
         "producer_id",
         "session_id",
+        "last_timestamp",
         "total_bytes",
+        "transaction_start_time_ms",
         "usable_bytes",
     }
 )
@@ -65,6 +67,7 @@ NAMES: Final = (
     "key",
     "api_key",
     "resource_name",
+    "transactional_id",
     "node_id",
     "broker_id",
 )
@@ -160,6 +163,9 @@ class Talk:
         said = Plainer(self.name, self._topics).plain(answer)
         if api is apis.LIST_GROUPS:
             said["groups"] = {name: one for name, one in said["groups"].items() if "~" in name}
+        if api is transaction_apis.LIST_TRANSACTIONS:
+            listed = said["transaction_states"].items()
+            said["transaction_states"] = {name: one for name, one in listed if "~" in name}
         return said
 
     def _frame(self, connection: int) -> bytes | None:

@@ -1,0 +1,367 @@
+"""Conversations about transactions: their coordinator, their records, and who may read them."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from minibroker.protocol.kafka import apis, transaction_apis
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.records.batch import (
+    TRANSACTIONAL,
+    ProducerStamp,
+    read_header,
+    write_header,
+)
+from minibroker.protocol.records.record import encode_batch
+from tests.interop.conversations.case import Case, Request, Script, requests, scripts
+from tests.interop.conversations.records import fetching, listing, producing, unknown
+from tests.interop.conversations.talk import LOOK_EVERY_S, READY_S_MAX, Fields, Talk, Topic
+
+TRANSACTION: Final = 1  # the type of a coordinator's key
+TIMEOUT_MS: Final = 60_000
+STRANGE_ID: Final = 10**15  # no producer has it
+
+
+class Open(NamedTuple):
+    """A transactional producer, whose transaction may have begun, and a topic of two partitions."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    topic: Topic
+
+    def fields(self, **other: Any) -> Fields:
+        """The fields that name the producer in the apis of transactions."""
+        named = {
+            "transactional_id": self.name,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
+        return named | other
+
+    def batch(self, sequence: int = 0) -> bytes:
+        """A batch with one record of the producer."""
+        stamp = ProducerStamp(self.producer_id, self.epoch, sequence)
+        batch = encode_batch([(1_000, b"k", b"v", ())], producer=stamp)
+        write_header(batch, read_header(batch)._replace(attributes=TRANSACTIONAL))
+        return bytes(batch)
+
+
+def opened(talk: Talk, name: str = "x") -> Open:
+    """A producer that has its epoch."""
+    name = f"{talk.name}-{name}"
+    deadline = time.monotonic() + READY_S_MAX
+    asked = {"coordinator_keys": [name], "key_type": TRANSACTION}
+    while talk.prepare(apis.FIND_COORDINATOR, asked).coordinators[0].error_code:
+        assert time.monotonic() < deadline, "no coordinator of transactions"
+        time.sleep(LOOK_EVERY_S)
+    begin = {"transactional_id": name, "transaction_timeout_ms": TIMEOUT_MS}
+    while (made := talk.prepare(apis.INIT_PRODUCER_ID, begin)).error_code:
+        assert time.monotonic() < deadline, made
+        time.sleep(LOOK_EVERY_S)
+    return Open(name, made.producer_id, made.producer_epoch, talk.topic(partitions=2))
+
+
+def adding(one: Open, *topics: tuple[str, list[int]], **other: Any) -> Fields:
+    """The fields of an AddPartitionsToTxn, for all versions."""
+    named = [{"name": name, "partitions": partitions} for name, partitions in topics]
+    asked = {**one.fields(**other), "topics": named}
+    return asked | {"transactions": [{**asked, "verify_only": False}]}
+
+
+def begun(talk: Talk, *, is_written: bool = True) -> Open:
+    """A producer with a partition in its transaction, and a record there."""
+    one = opened(talk)
+    talk.ask(transaction_apis.ADD_PARTITIONS_TO_TXN, 3, adding(one, (one.topic.name, [0])))
+    if is_written:
+        talk.ask(apis.PRODUCE, 9, written(one))
+    talk.said.clear()
+    return one
+
+
+def written(one: Open, sequence: int = 0, partition: int = 0, **other: Any) -> Fields:
+    """The fields of a Produce in the transaction."""
+    fields = producing((one.topic, [(partition, one.batch(sequence))]))
+    return {**fields, "transactional_id": one.name, **other}
+
+
+def ending(one: Open, *, is_commit: bool = True, **other: Any) -> Fields:
+    """The fields of an EndTxn."""
+    return {**one.fields(**other), "committed": is_commit}
+
+
+def ended(talk: Talk, *, is_commit: bool) -> Open:
+    """A producer whose transaction with one record has ended, and can be read."""
+    one = begun(talk)
+    talk.ask(transaction_apis.END_TXN, 3, ending(one, is_commit=is_commit))
+    deadline = time.monotonic() + READY_S_MAX
+    wanted = [{"partition_index": 0, "timestamp": -1}]
+    asked = listing((one.topic.name, wanted), isolation_level=1)
+    while talk.prepare(apis.LIST_OFFSETS, asked).topics[0].partitions[0].offset < 2:
+        assert time.monotonic() < deadline, "the marker is not there"
+        time.sleep(LOOK_EVERY_S)
+    talk.said.clear()
+    return one
+
+
+def of_open(fields: Callable[[Open], Fields]) -> Request:
+    """A request about a producer whose transaction has not begun."""
+    return lambda talk: fields(opened(talk))
+
+
+def of_begun(fields: Callable[[Open], Fields]) -> Request:
+    """A request about a producer with a record in its transaction."""
+    return lambda talk: fields(begun(talk))
+
+
+def initial(name: str, timeout_ms: int = TIMEOUT_MS, **more: Any) -> Fields:
+    """The fields of an InitProducerId."""
+    return {"transactional_id": name, "transaction_timeout_ms": timeout_ms, **more}
+
+
+INIT_PRODUCER_ID: Final[dict[str, Request]] = {
+    "a transactional id": lambda talk: initial(opened(talk).name + "-new"),
+    "a transactional id again": of_open(lambda one: initial(one.name)),
+    "an open transaction's id": of_begun(lambda one: initial(one.name)),
+    "timeout 0 of a transaction": lambda talk: initial(opened(talk).name, timeout_ms=0),
+    "timeout -1 of a transaction": lambda talk: initial(opened(talk).name, timeout_ms=-1),
+    "a timeout too long": lambda talk: initial(opened(talk).name, timeout_ms=10**9),
+}
+INIT_AGAIN: Final[dict[str, Request]] = {
+    "with the epoch that is there": of_open(
+        lambda one: initial(one.name, producer_id=one.producer_id, producer_epoch=one.epoch)
+    ),
+    "with a newer epoch": of_open(
+        lambda one: initial(one.name, producer_id=one.producer_id, producer_epoch=one.epoch + 7)
+    ),
+    "with another producer id": of_open(
+        lambda one: initial(one.name, producer_id=STRANGE_ID, producer_epoch=0)
+    ),
+}
+
+
+ADD_PARTITIONS: Final[dict[str, Request]] = {
+    "a partition": of_open(lambda one: adding(one, (one.topic.name, [0]))),
+    "a partition again": of_begun(lambda one: adding(one, (one.topic.name, [0]))),
+    "two partitions": of_open(lambda one: adding(one, (one.topic.name, [0, 1]))),
+    "a partition twice": of_open(lambda one: adding(one, (one.topic.name, [0, 0]))),
+    "no topics": of_open(adding),
+    "no partitions": of_open(lambda one: adding(one, (one.topic.name, []))),
+    "an unknown partition": of_open(lambda one: adding(one, (one.topic.name, [0, 9]))),
+    "an unknown topic": lambda talk: adding(opened(talk), (unknown(talk).name, [0])),
+    "the offsets topic": of_open(lambda one: adding(one, ("__consumer_offsets", [0]))),
+    "an older epoch": of_open(lambda one: adding(one, (one.topic.name, [0]), producer_epoch=-1)),
+    "a newer epoch": of_open(lambda one: adding(one, (one.topic.name, [0]), producer_epoch=99)),
+    "another producer id": of_open(
+        lambda one: adding(one, (one.topic.name, [0]), producer_id=STRANGE_ID)
+    ),
+    "an unknown transactional id": of_open(
+        lambda one: adding(one, (one.topic.name, [0]), transactional_id=one.name + "-unknown")
+    ),
+    "an empty transactional id": of_open(
+        lambda one: adding(one, (one.topic.name, [0]), transactional_id="")
+    ),
+}
+ADD_OFFSETS: Final[dict[str, Request]] = {
+    "a group": of_open(lambda one: one.fields(group_id=one.name)),
+    "an empty group id": of_open(lambda one: one.fields(group_id="")),
+    "an older epoch": of_open(lambda one: one.fields(group_id="g", producer_epoch=-1)),
+    "a newer epoch": of_open(lambda one: one.fields(group_id="g", producer_epoch=99)),
+    "another producer id": of_open(lambda one: one.fields(group_id="g", producer_id=STRANGE_ID)),
+    "an unknown transactional id": of_open(
+        lambda one: one.fields(group_id="g", transactional_id=one.name + "-unknown")
+    ),
+}
+END: Final[dict[str, Request]] = {
+    "a commit": of_begun(ending),
+    "an abort": of_begun(lambda one: ending(one, is_commit=False)),
+    "a commit of nothing": of_open(ending),
+    "an abort of nothing": of_open(lambda one: ending(one, is_commit=False)),
+    "an older epoch": of_begun(lambda one: ending(one, producer_epoch=-1)),
+    "a newer epoch": of_begun(lambda one: ending(one, producer_epoch=99)),
+    "another producer id": of_begun(lambda one: ending(one, producer_id=STRANGE_ID)),
+    "an unknown transactional id": of_begun(
+        lambda one: ending(one, transactional_id=one.name + "-unknown")
+    ),
+    "an empty transactional id": of_begun(lambda one: ending(one, transactional_id="")),
+}
+
+
+def committing(one: Open, partition: int = 0, **other: Any) -> Fields:
+    """The fields of a TxnOffsetCommit of one offset."""
+    offset = {"partition_index": partition, "committed_offset": 5, "committed_metadata": "m"}
+    topics = [{"name": one.topic.name, "partitions": [offset]}]
+    return {**one.fields(group_id=one.name), "topics": topics, **other}
+
+
+def with_group(talk: Talk) -> Open:
+    """A producer with a group in its transaction."""
+    one = opened(talk)
+    talk.ask(transaction_apis.ADD_OFFSETS_TO_TXN, 3, one.fields(group_id=one.name))
+    talk.said.clear()
+    return one
+
+
+OFFSETS: Final[dict[str, Request]] = {
+    "an offset": lambda talk: committing(with_group(talk)),
+    "an unknown partition": lambda talk: committing(with_group(talk), 9),
+    "no topics": lambda talk: committing(with_group(talk), topics=[]),
+    "an older epoch": lambda talk: committing(with_group(talk), producer_epoch=-1),
+    "a newer epoch": lambda talk: committing(with_group(talk), producer_epoch=99),
+    "another producer id": lambda talk: committing(with_group(talk), producer_id=STRANGE_ID),
+}
+OFFSETS_OF_MEMBERS: Final[dict[str, Request]] = {
+    "an unknown member": lambda talk: committing(with_group(talk), member_id="m", generation_id=3),
+    "a generation without a member": lambda talk: committing(with_group(talk), generation_id=3),
+}
+
+
+def committed_offsets(talk: Talk, version: Version) -> None:
+    """Offsets count once their transaction is committed; until then they are unstable."""
+    one = with_group(talk)
+    talk.ask(transaction_apis.TXN_OFFSET_COMMIT, version, committing(one))
+    topics = [{"name": one.topic.name, "partition_indexes": [0]}]
+    asked = {"groups": [{"group_id": one.name, "topics": topics}], "require_stable": True}
+    talk.ask(apis.OFFSET_FETCH, 8, asked)
+    talk.ask(apis.OFFSET_FETCH, 8, asked | {"require_stable": False})
+    talk.ask(transaction_apis.END_TXN, 3, ending(one))
+    deadline = time.monotonic() + READY_S_MAX
+    while talk.prepare(apis.OFFSET_FETCH, asked).groups[0].topics[0].partitions[0].error_code:
+        assert time.monotonic() < deadline, "the offsets stay unstable"
+        time.sleep(LOOK_EVERY_S)
+    talk.ask(apis.OFFSET_FETCH, 8, asked)
+
+
+PRODUCE: Final[dict[str, Request]] = {
+    "in a transaction": lambda talk: written(begun(talk, is_written=False)),
+    "in a transaction, a partition that was not added": lambda talk: written(
+        begun(talk, is_written=False), partition=1
+    ),
+    "in no transaction": of_open(written),
+    "without its transactional id": lambda talk: written(
+        begun(talk, is_written=False), transactional_id=None
+    ),
+    "a gap in a transaction": lambda talk: written(begun(talk), 7),
+}
+
+
+def fenced(talk: Talk, version: Version) -> None:
+    """A producer whose id a newer one has."""
+    one = begun(talk)
+    talk.prepare(apis.INIT_PRODUCER_ID, initial(one.name))
+    talk.said.clear()
+    talk.ask(apis.PRODUCE, version, written(one, 1))
+
+
+def end_twice(talk: Talk, version: Version) -> None:
+    """The same end again is answered as the first; the other one is refused."""
+    one = begun(talk)
+    talk.ask(transaction_apis.END_TXN, version, ending(one))
+    talk.ask(transaction_apis.END_TXN, version, ending(one))
+    talk.ask(transaction_apis.END_TXN, version, ending(one, is_commit=False))
+
+
+def read(one: Open, isolation_level: int) -> Fields:
+    """The fields of a Fetch of the partition that was written."""
+    return fetching((one.topic, [{"partition": 0}]), isolation_level=isolation_level)
+
+
+FETCH: Final[dict[str, Request]] = {
+    "an open transaction, read committed": of_begun(lambda one: read(one, 1)),
+    "an open transaction, read uncommitted": of_begun(lambda one: read(one, 0)),
+    "a committed transaction": lambda talk: read(ended(talk, is_commit=True), 1),
+    "an aborted transaction": lambda talk: read(ended(talk, is_commit=False), 1),
+    "an aborted transaction, read uncommitted": lambda talk: read(ended(talk, is_commit=False), 0),
+}
+
+
+def latest(one: Open, isolation_level: int) -> Fields:
+    """The fields of a ListOffsets of the end of the partition that was written."""
+    wanted = [{"partition_index": 0, "timestamp": -1}]
+    return listing((one.topic.name, wanted), isolation_level=isolation_level)
+
+
+LIST_OFFSETS: Final[dict[str, Request]] = {
+    "the end with an open transaction, read committed": of_begun(lambda one: latest(one, 1)),
+    "the end with an open transaction, read uncommitted": of_begun(lambda one: latest(one, 0)),
+}
+DESCRIBE: Final[dict[str, Request]] = {
+    "an empty transaction": of_open(lambda one: {"transactional_ids": [one.name]}),
+    "an open transaction": of_begun(lambda one: {"transactional_ids": [one.name]}),
+    "a committed transaction": lambda talk: {
+        "transactional_ids": [ended(talk, is_commit=True).name]
+    },
+    "an unknown id": of_open(lambda one: {"transactional_ids": [one.name + "-unknown"]}),
+    "an empty id": lambda talk: {"transactional_ids": [""]},
+    "an id twice": of_open(lambda one: {"transactional_ids": [one.name] * 2}),
+    "no ids": lambda talk: {"transactional_ids": []},
+}
+
+
+def filtered(one: Open, **filters: Any) -> Fields:
+    """The fields of a ListTransactions."""
+    return {"state_filters": [], "producer_id_filters": [], **filters}
+
+
+LIST: Final[dict[str, Request]] = {
+    "all": of_begun(filtered),
+    "of a state": of_begun(lambda one: filtered(one, state_filters=["Ongoing"])),
+    "of another state": of_begun(lambda one: filtered(one, state_filters=["Empty"])),
+    "of an unknown state": of_begun(lambda one: filtered(one, state_filters=["Odd", "Ongoing"])),
+    "of a producer": of_begun(lambda one: filtered(one, producer_id_filters=[one.producer_id])),
+    "of an unknown producer": of_begun(lambda one: filtered(one, producer_id_filters=[10**15])),
+}
+LIST_LONG: Final[dict[str, Request]] = {
+    "of a duration": of_begun(lambda one: filtered(one, duration_filter=10**9)),
+}
+LIST_PATTERN: Final[dict[str, Request]] = {
+    "of a pattern": of_begun(lambda one: filtered(one, transactional_id_pattern=".*-x")),
+    "of a pattern of others": of_begun(lambda one: filtered(one, transactional_id_pattern="no")),
+    "of an invalid pattern": of_begun(lambda one: filtered(one, transactional_id_pattern="(")),
+    "of an empty pattern": of_begun(lambda one: filtered(one, transactional_id_pattern="")),
+}
+
+
+def producers_of(name: str, *partitions: int) -> Fields:
+    """The fields of a DescribeProducers."""
+    return {"topics": [{"name": name, "partition_indexes": [*partitions]}]}
+
+
+PRODUCERS: Final[dict[str, Request]] = {
+    "with an open transaction": of_begun(lambda one: producers_of(one.topic.name, 0)),
+    "with a committed transaction": lambda talk: producers_of(
+        ended(talk, is_commit=True).topic.name, 0
+    ),
+    "of an empty partition": of_open(lambda one: producers_of(one.topic.name, 0)),
+    "of an unknown partition": of_open(lambda one: producers_of(one.topic.name, 9)),
+    "of an unknown topic": lambda talk: producers_of(unknown(talk).name, 0),
+    "of no partitions": of_open(lambda one: producers_of(one.topic.name)),
+    "of no topics": lambda talk: {"topics": []},
+}
+PRODUCE_SCRIPTS: Final[dict[str, Script]] = {"a fenced producer": fenced}
+END_SCRIPTS: Final[dict[str, Script]] = {"twice": end_twice}
+OFFSETS_SCRIPTS: Final[dict[str, Script]] = {
+    "offsets of a committed transaction": committed_offsets
+}
+
+
+def cases() -> Iterator[Case]:
+    """Yield all of them."""
+    yield from requests(apis.INIT_PRODUCER_ID, INIT_PRODUCER_ID)
+    yield from requests(apis.INIT_PRODUCER_ID, INIT_AGAIN, 3)
+    yield from requests(transaction_apis.ADD_PARTITIONS_TO_TXN, ADD_PARTITIONS)
+    yield from requests(transaction_apis.ADD_OFFSETS_TO_TXN, ADD_OFFSETS)
+    yield from requests(transaction_apis.END_TXN, END)
+    yield from scripts(transaction_apis.END_TXN, END_SCRIPTS)
+    yield from requests(transaction_apis.TXN_OFFSET_COMMIT, OFFSETS)
+    yield from requests(transaction_apis.TXN_OFFSET_COMMIT, OFFSETS_OF_MEMBERS, 3)
+    yield from scripts(transaction_apis.TXN_OFFSET_COMMIT, OFFSETS_SCRIPTS)
+    yield from requests(apis.PRODUCE, PRODUCE, 3)
+    yield from scripts(apis.PRODUCE, PRODUCE_SCRIPTS, 3)
+    yield from requests(apis.FETCH, FETCH, 4)
+    yield from requests(apis.LIST_OFFSETS, LIST_OFFSETS, 2)
+    yield from requests(transaction_apis.DESCRIBE_TRANSACTIONS, DESCRIBE)
+    yield from requests(transaction_apis.LIST_TRANSACTIONS, LIST)
+    yield from requests(transaction_apis.LIST_TRANSACTIONS, LIST_LONG, 1)
+    yield from requests(transaction_apis.LIST_TRANSACTIONS, LIST_PATTERN, 2)
+    yield from requests(transaction_apis.DESCRIBE_PRODUCERS, PRODUCERS)
