@@ -46,7 +46,7 @@ class TransactionDescription(NamedTuple):
 
     `state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort. While a
     transaction is open, `started_ms` is when it began, and `partitions` are those that it has
-    written to.
+    written to; otherwise they are -1 and empty.
     """
 
     transactional_id: str
@@ -97,7 +97,7 @@ async def describe_transactions(
                 one.producer_id,
                 one.producer_epoch,
                 one.timeout_ms,
-                one.start_time_ms,
+                one.open_since_ms,
                 one.partitions,
                 answer.node_id,
             )

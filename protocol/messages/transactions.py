@@ -28,6 +28,7 @@ from minibroker.protocol.types import TopicPartition
 
 FIRST_PROTOCOL: Final = 1
 SECOND_PROTOCOL: Final = 2
+OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,9 @@ class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """The state of a transactional id. `state` is one of Kafka's names; `start_time_ms` is -1 if no
-    transaction is open. An unknown id has the error TRANSACTIONAL_ID_NOT_FOUND."""
+    """The state of a transactional id. `state` is one of Kafka's names; `start_time_ms` is when the
+    last transaction of the producer's session began, even if it has ended; -1 if there was none.
+    An unknown id has the error TRANSACTIONAL_ID_NOT_FOUND."""
 
     transactional_id: str
     error: int = 0
@@ -239,6 +241,11 @@ class TransactionDescription:
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     partitions: tuple[TopicPartition, ...] = ()
+
+    @property
+    def open_since_ms(self) -> int:
+        """When the transaction began that is open, -1 if none is."""
+        return self.start_time_ms if self.state in OPEN_STATES else NO_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)

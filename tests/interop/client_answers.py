@@ -21,7 +21,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from minibroker.protocol.kafka.schema import Version
-from tests.interop.conversations.talk import Plainer
+from tests.interop.conversations.plain import Plainer
 from tests.interop.known_differences import NOTHING, shown
 
 # The names of a field and of what it is in, from the outside to the inside.

@@ -40,7 +40,12 @@ SETTINGS: Final = {
     "transaction.state.log.num.partitions": "1",
 }
 READY_S_MAX: Final = 60.0
-READY_VERSIONS: Final = {apis.FIND_COORDINATOR.key: 6, apis.OFFSET_FETCH.key: 9}
+READY_VERSIONS: Final = {
+    apis.FIND_COORDINATOR.key: 6,
+    apis.OFFSET_FETCH.key: 9,
+    apis.INIT_PRODUCER_ID.key: 5,
+}
+NO_TRANSACTION: Final = {"transactional_id": None}
 Ranges = Mapping[int, tuple[Version, Version]]
 
 
@@ -90,14 +95,15 @@ def all_cases() -> Iterator[Case]:
 
 
 def wait_until_ready(address: str, newest: Mapping[int, Version]) -> None:
-    """Return once the broker coordinates groups."""
+    """Return once the broker coordinates groups, and gives ids to producers."""
     deadline = time.monotonic() + READY_S_MAX
     while True:
         talk = Talk(address, "ready", newest)
         told = talk.prepare(apis.FIND_COORDINATOR, {"coordinator_keys": ["g"]}).coordinators[0]
         if not told.error_code:
             asked = {"groups": [{"group_id": "g", "topics": None}]}
-            if not talk.prepare(apis.OFFSET_FETCH, asked).groups[0].error_code:
+            is_serving = not talk.prepare(apis.OFFSET_FETCH, asked).groups[0].error_code
+            if is_serving and not talk.prepare(apis.INIT_PRODUCER_ID, NO_TRANSACTION).error_code:
                 talk.close()
                 return
         talk.close()

@@ -38,7 +38,6 @@ from minibroker.broker.transactions.transaction import (
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, at_once, in_turns_if
 from minibroker.protocol.constants import (
     NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     OFFSETS_TOPIC,
     ErrorCode,
 )
@@ -317,7 +316,7 @@ def _description(services: Services, transactional_id: str, now: float) -> Trans
         0,
         present.state,
         present.timeout_ms,
-        present.started_ms if present.is_open else NO_TIMESTAMP,
+        present.started_ms,
         present.producer_id,
         present.producer_epoch,
         tuple(sorted(present.partitions)),

@@ -18,6 +18,12 @@ from tests.interop.conversations.records import fetching, listing, producing, un
 from tests.interop.conversations.talk import LOOK_EVERY_S, READY_S_MAX, Fields, Talk, Topic
 
 TRANSACTION: Final = 1  # the type of a coordinator's key
+# The last ones of the first protocol of transactions.
+ADD_VERSION: Final = 3
+PRODUCE_VERSION: Final = 11
+ADD_OFFSETS_VERSION: Final = 3
+END_VERSION: Final = 4
+OFFSET_FETCH_VERSION: Final = 8  # the first one for several groups
 TIMEOUT_MS: Final = 60_000
 STRANGE_ID: Final = 10**15  # no producer has it
 
@@ -47,19 +53,36 @@ class Open(NamedTuple):
         return bytes(batch)
 
 
-def opened(talk: Talk, name: str = "x") -> Open:
-    """A producer that has its epoch."""
-    name = f"{talk.name}-{name}"
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return once the condition holds; `what` it is, for the error if it never does."""
     deadline = time.monotonic() + READY_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(LOOK_EVERY_S)
+
+
+def opened(talk: Talk) -> Open:
+    """A producer that has its epoch."""
+    name = f"{talk.name}-x"
     asked = {"coordinator_keys": [name], "key_type": TRANSACTION}
-    while talk.prepare(apis.FIND_COORDINATOR, asked).coordinators[0].error_code:
-        assert time.monotonic() < deadline, "no coordinator of transactions"
-        time.sleep(LOOK_EVERY_S)
-    begin = {"transactional_id": name, "transaction_timeout_ms": TIMEOUT_MS}
-    while (made := talk.prepare(apis.INIT_PRODUCER_ID, begin)).error_code:
-        assert time.monotonic() < deadline, made
-        time.sleep(LOOK_EVERY_S)
+    wait_until(
+        lambda: not talk.prepare(apis.FIND_COORDINATOR, asked).coordinators[0].error_code,
+        "no coordinator of transactions",
+    )
+    made = session_of(talk, name)
     return Open(name, made.producer_id, made.producer_epoch, talk.topic(partitions=2))
+
+
+def session_of(talk: Talk, name: str) -> Any:
+    """The answer that begins a session, which may have to wait for the end of a transaction."""
+    answers: list[Any] = []
+
+    def has_begun() -> bool:
+        answers.append(talk.prepare(apis.INIT_PRODUCER_ID, initial(name)))
+        return not answers[-1].error_code
+
+    wait_until(has_begun, "no session begins")
+    return answers[-1]
 
 
 def adding(one: Open, *topics: tuple[str, list[int]], **other: Any) -> Fields:
@@ -72,9 +95,12 @@ def adding(one: Open, *topics: tuple[str, list[int]], **other: Any) -> Fields:
 def begun(talk: Talk, *, is_written: bool = True) -> Open:
     """A producer with a partition in its transaction, and a record there."""
     one = opened(talk)
-    talk.ask(transaction_apis.ADD_PARTITIONS_TO_TXN, 3, adding(one, (one.topic.name, [0])))
+    asked = adding(one, (one.topic.name, [0]))
+    added = talk.ask(transaction_apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, asked)
+    assert not added.results_by_topic[0].results_by_partition[0].partition_error_code, added
     if is_written:
-        talk.ask(apis.PRODUCE, 9, written(one))
+        answer = talk.ask(apis.PRODUCE, PRODUCE_VERSION, written(one))
+        assert not answer.responses[0].partition_responses[0].error_code, answer
     talk.said.clear()
     return one
 
@@ -90,16 +116,23 @@ def ending(one: Open, *, is_commit: bool = True, **other: Any) -> Fields:
     return {**one.fields(**other), "committed": is_commit}
 
 
+def wait_until_complete(talk: Talk, one: Open) -> None:
+    """Return once the transaction that was ended has its markers."""
+    asked = {"transactional_ids": [one.name]}
+
+    def is_complete() -> bool:
+        answer = talk.prepare(transaction_apis.DESCRIBE_TRANSACTIONS, asked)
+        return bool(answer.transaction_states[0].transaction_state.startswith("Complete"))
+
+    wait_until(is_complete, "the transaction does not end")
+
+
 def ended(talk: Talk, *, is_commit: bool) -> Open:
-    """A producer whose transaction with one record has ended, and can be read."""
+    """A producer whose transaction with one record has ended, and has its marker."""
     one = begun(talk)
-    talk.ask(transaction_apis.END_TXN, 3, ending(one, is_commit=is_commit))
-    deadline = time.monotonic() + READY_S_MAX
-    wanted = [{"partition_index": 0, "timestamp": -1}]
-    asked = listing((one.topic.name, wanted), isolation_level=1)
-    while talk.prepare(apis.LIST_OFFSETS, asked).topics[0].partitions[0].offset < 2:
-        assert time.monotonic() < deadline, "the marker is not there"
-        time.sleep(LOOK_EVERY_S)
+    answer = talk.ask(transaction_apis.END_TXN, END_VERSION, ending(one, is_commit=is_commit))
+    assert not answer.error_code, answer
+    wait_until_complete(talk, one)
     talk.said.clear()
     return one
 
@@ -197,7 +230,9 @@ def committing(one: Open, partition: int = 0, **other: Any) -> Fields:
 def with_group(talk: Talk) -> Open:
     """A producer with a group in its transaction."""
     one = opened(talk)
-    talk.ask(transaction_apis.ADD_OFFSETS_TO_TXN, 3, one.fields(group_id=one.name))
+    asked = one.fields(group_id=one.name)
+    answer = talk.ask(transaction_apis.ADD_OFFSETS_TO_TXN, ADD_OFFSETS_VERSION, asked)
+    assert not answer.error_code, answer
     talk.said.clear()
     return one
 
@@ -222,14 +257,11 @@ def committed_offsets(talk: Talk, version: Version) -> None:
     talk.ask(transaction_apis.TXN_OFFSET_COMMIT, version, committing(one))
     topics = [{"name": one.topic.name, "partition_indexes": [0]}]
     asked = {"groups": [{"group_id": one.name, "topics": topics}], "require_stable": True}
-    talk.ask(apis.OFFSET_FETCH, 8, asked)
-    talk.ask(apis.OFFSET_FETCH, 8, asked | {"require_stable": False})
-    talk.ask(transaction_apis.END_TXN, 3, ending(one))
-    deadline = time.monotonic() + READY_S_MAX
-    while talk.prepare(apis.OFFSET_FETCH, asked).groups[0].topics[0].partitions[0].error_code:
-        assert time.monotonic() < deadline, "the offsets stay unstable"
-        time.sleep(LOOK_EVERY_S)
-    talk.ask(apis.OFFSET_FETCH, 8, asked)
+    talk.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, asked)
+    talk.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, asked | {"require_stable": False})
+    talk.ask(transaction_apis.END_TXN, END_VERSION, ending(one))
+    wait_until_complete(talk, one)
+    talk.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, asked)
 
 
 PRODUCE: Final[dict[str, Request]] = {
@@ -248,8 +280,7 @@ PRODUCE: Final[dict[str, Request]] = {
 def fenced(talk: Talk, version: Version) -> None:
     """A producer whose id a newer one has."""
     one = begun(talk)
-    talk.prepare(apis.INIT_PRODUCER_ID, initial(one.name))
-    talk.said.clear()
+    session_of(talk, one.name)
     talk.ask(apis.PRODUCE, version, written(one, 1))
 
 
@@ -257,6 +288,7 @@ def end_twice(talk: Talk, version: Version) -> None:
     """The same end again is answered as the first; the other one is refused."""
     one = begun(talk)
     talk.ask(transaction_apis.END_TXN, version, ending(one))
+    wait_until_complete(talk, one)
     talk.ask(transaction_apis.END_TXN, version, ending(one))
     talk.ask(transaction_apis.END_TXN, version, ending(one, is_commit=False))
 
@@ -309,10 +341,14 @@ LIST: Final[dict[str, Request]] = {
     "of another state": of_begun(lambda one: filtered(one, state_filters=["Empty"])),
     "of an unknown state": of_begun(lambda one: filtered(one, state_filters=["Odd", "Ongoing"])),
     "of a producer": of_begun(lambda one: filtered(one, producer_id_filters=[one.producer_id])),
-    "of an unknown producer": of_begun(lambda one: filtered(one, producer_id_filters=[10**15])),
+    "of an unknown producer": of_begun(lambda one: filtered(one, producer_id_filters=[STRANGE_ID])),
 }
 LIST_LONG: Final[dict[str, Request]] = {
     "of a duration": of_begun(lambda one: filtered(one, duration_filter=10**9)),
+    "of any duration, an empty transaction": of_open(lambda one: filtered(one, duration_filter=0)),
+    "of any duration, a committed transaction": lambda talk: filtered(
+        ended(talk, is_commit=True), duration_filter=0
+    ),
 }
 LIST_PATTERN: Final[dict[str, Request]] = {
     "of a pattern": of_begun(lambda one: filtered(one, transactional_id_pattern=".*-x")),

@@ -285,7 +285,7 @@ async def test_transactions_are_described_and_listed(autojump_clock: CLOCK) -> N
         answer = await node.answer(DescribeTransactionsRequest(("x", "y", "z")))
         open_one, idle, unknown = answer.transactions
         assert open_one.state == "Ongoing"
-        assert open_one.start_time_ms == node.wall_time_ms - 1_000
+        assert open_one.start_time_ms == node.wall_time_ms - 1_000 == open_one.open_since_ms
         assert open_one.timeout_ms == 60_000
         assert (open_one.producer_id, open_one.producer_epoch) == producer
         assert open_one.partitions == (T[0], T[1])
@@ -308,6 +308,24 @@ async def test_transactions_are_described_and_listed(autojump_clock: CLOCK) -> N
         assert one.transactional_id == "app:größe 1"
         bad = await node.answer(ListTransactionsRequest(transactional_id_pattern="("))
         assert bad.error == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+async def test_an_ended_transaction_is_described_with_its_start(autojump_clock: CLOCK) -> None:
+    """As in Kafka, until the producer's next session begins; but it is not open any more."""
+    async with coordinating(CoordinatorNode()) as node:
+        producer = await node.begin()
+        await node.add(producer, T[0])
+        began_ms = node.wall_time_ms
+        node.wall_time_ms += 1_000
+        await node.end(producer)
+        node.mark()
+        await turn()
+        [ended] = (await node.answer(DescribeTransactionsRequest(("x",)))).transactions
+        assert (ended.state, ended.partitions) == ("CompleteCommit", ())
+        assert (ended.start_time_ms, ended.open_since_ms) == (began_ms, -1)
+        await node.begin()
+        [begun] = (await node.answer(DescribeTransactionsRequest(("x",)))).transactions
+        assert (begun.state, begun.start_time_ms) == ("Empty", -1)
 
 
 async def test_a_transaction_of_deleted_topics_ends(autojump_clock: CLOCK) -> None:
