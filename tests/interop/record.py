@@ -19,15 +19,18 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from minibroker.protocol.constants import PREFACE
 from minibroker.protocol.kafka import apis
 from tests.support.processes import running_broker
 from tests.unit.kafka.frames import request
 
 FOLDER: Final = Path(__file__).parent / "recorded"
 RUN_S_MAX: Final = 120.0
+RECEIVE_BYTES: Final = 65_536
 PREPARED_S: Final = 1.0  # after which the coordinator serves
 
 
@@ -70,9 +73,12 @@ class Recorder:
 
     def _connect(self, number: int, client: socket.socket, address: tuple[str, int]) -> None:
         with suppress(OSError), client, socket.create_connection(address) as broker:
-            answers = threading.Thread(target=self._pass, args=(number, broker, client, "<"))
+            start = client.recv(len(PREFACE), socket.MSG_PEEK | socket.MSG_WAITALL)
+            # Brokers talk to each other on a wire of their own, which is not recorded.
+            how = _pass_on if start == PREFACE else partial(self._pass, number)
+            answers = threading.Thread(target=how, args=(broker, client, "<"))
             answers.start()
-            self._pass(number, client, broker, ">")
+            how(client, broker, ">")
             answers.join()
 
     def _pass(self, number: int, one: socket.socket, other: socket.socket, way: str) -> None:
@@ -84,6 +90,14 @@ class Recorder:
                 other.sendall(frame)
         with suppress(OSError):
             other.shutdown(socket.SHUT_RDWR)
+
+
+def _pass_on(one: socket.socket, other: socket.socket, _: str) -> None:
+    with suppress(OSError):
+        while data := one.recv(RECEIVE_BYTES):
+            other.sendall(data)
+    with suppress(OSError):
+        other.shutdown(socket.SHUT_RDWR)
 
 
 def preparing(name: str) -> list[bytes]:

@@ -97,7 +97,8 @@ def begun(talk: Talk, *, is_written: bool = True) -> Open:
     one = opened(talk)
     asked = adding(one, (one.topic.name, [0]))
     added = talk.ask(transaction_apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, asked)
-    assert not added.results_by_topic[0].results_by_partition[0].partition_error_code, added
+    (topic,) = added.results_by_topic_v3_and_below
+    assert not topic.results_by_partition[0].partition_error_code, added
     if is_written:
         answer = talk.ask(apis.PRODUCE, PRODUCE_VERSION, written(one))
         assert not answer.responses[0].partition_responses[0].error_code, answer
