@@ -125,9 +125,12 @@ def _records(
 
 def _check(services: Services, request: TxnOffsetCommitRequest, now: float) -> Serving:
     """Raise `Refused` unless the sender may commit for the group here."""
-    if request.producer_id < 0 or not 0 <= request.producer_epoch <= PRODUCER_EPOCH_MAX:
-        what = f"there is no producer {request.producer_id} of epoch {request.producer_epoch}"
+    if request.producer_id < 0:
+        what = f"there is no producer {request.producer_id}"
         raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, what)
+    if not 0 <= request.producer_epoch <= PRODUCER_EPOCH_MAX:
+        what = f"no producer has epoch {request.producer_epoch}"
+        raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, what)
     check_transactional_id(request.transactional_id)
     is_unknown = (request.generation, request.member_id, request.instance_id) == (
         NO_GENERATION,

@@ -128,8 +128,8 @@ class Talk:
         if api is apis.LIST_GROUPS:
             said["groups"] = {name: one for name, one in said["groups"].items() if "~" in name}
         if api is transaction_apis.LIST_TRANSACTIONS:
-            listed = said["transaction_states"].items()
-            said["transaction_states"] = {name: one for name, one in listed if "~" in name}
+            listed = dict(said["transaction_states"] or {})
+            said["transaction_states"] = {name: one for name, one in listed.items() if "~" in name}
         return said
 
     def _frame(self, connection: int) -> bytes | None:

@@ -70,10 +70,15 @@ async def test_a_marker_of_a_coordinator_that_was_never_elected_is_refused(
 async def test_a_producer_that_no_record_can_hold_commits_no_offsets(
     autojump_clock: trio.testing.MockClock, field: dict[str, int]
 ) -> None:
-    """The answer is that of a producer whom no coordinator knows."""
+    """The error is that of the field, as in Kafka."""
+    wrong_id, wrong_epoch = (
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    )
     keeper = Keeper()
     async with keeping(keeper):
-        assert await commit(keeper, 5, **field) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        error = wrong_id if "producer_id" in field else wrong_epoch
+        assert await commit(keeper, 5, **field) == [error]
 
 
 @pytest.mark.parametrize("offset", [-FAR, -1, FAR])
