@@ -19,7 +19,7 @@ from minibroker.testing.kit.waiting import Look, WaitTimeout, wait_for
 if TYPE_CHECKING:
     from minibroker.client import ConsumerRecord
     from minibroker.client.blocking import Admin, Consumer, Producer
-    from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+    from minibroker.client.committed_offsets import OffsetAndMetadata
     from minibroker.client.groups.admin import GroupDescription
     from minibroker.client.option_types import AdminKeywords, ConsumerKeywords, ProducerKeywords
     from minibroker.protocol.messages.replicas import ReplicaDescription
