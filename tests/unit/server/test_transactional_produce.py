@@ -7,7 +7,11 @@ import trio
 import trio.testing
 
 from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.replication.transaction_verifier import ASKED_AT_ONCE, TransactionVerifier
+from minibroker.broker.replication.transaction_verifier import (
+    ASKED_AT_ONCE,
+    TOLD_S,
+    TransactionVerifier,
+)
 from minibroker.broker.server.handlers import markers, produce
 from minibroker.broker.turns import AT_ONCE, without_pause
 from minibroker.protocol.constants import ErrorCode
@@ -219,6 +223,26 @@ async def test_the_verifier_is_asked(node: Node, autojump_clock: trio.testing.Mo
         nursery.cancel_scope.cancel()
     assert sorted(each.error for each in answers) == [0, ErrorCode.NOT_ENOUGH_REPLICAS]
     assert {each.producer_id for each in asked} == {7, 8}
+
+
+async def test_a_coordinator_that_is_not_reached_is_logged_now_and_then(
+    node: Node, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One request may have thousands of batches, and its producer sends them again."""
+
+    async def ask(question: TransactionPartitions, version: int) -> Mapping[TopicPartition, int]:
+        raise OSError("no way")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(TransactionVerifier(node.verified_appends, ask).run)
+        for count in (1, 2):
+            caplog.clear()
+            for number in range(20):
+                waiting = parked(node, request_of(transactional(number, 0, "a")))
+                await node.purgatory.wait_for_answer(waiting)
+            assert sum("is not reached: no way" in line for line in caplog.messages) == 1, count
+            await trio.sleep(TOLD_S)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("transactional_id", ["", "x" * 32_768])
