@@ -199,6 +199,7 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
         open_http=_http_of(config),
         settle_memory=memory.settle,
         release_memory=memory.release,
+        collect_garbage=memory.collect,
     )
 
 

@@ -1,10 +1,20 @@
 """Free memory is given back to the system."""
 
+import gc
+import subprocess
 import sys
 
 import pytest
 
-from minibroker.broker.process_memory import REGROWTH_BYTES, ProcessMemory, resident_bytes
+from minibroker.broker.process_memory import (
+    COLLECT_PAUSE,
+    COLLECT_S,
+    HELD_BYTES_MAX,
+    PUT_OFF_S_MAX,
+    REGROWTH_BYTES,
+    ProcessMemory,
+    resident_bytes,
+)
 
 PIECES = 1000
 PIECE = 64 * 1024
@@ -52,3 +62,55 @@ def test_a_process_that_has_not_grown_is_left_alone(monkeypatch: pytest.MonkeyPa
     resident[0] += 1
     memory.release()
     assert len(trims) == 2
+
+
+class FullCollections:
+    """Counts them in place of the collector; each takes so many seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, took_s: float = 0.0) -> None:
+        self.count, self._took_s, self._clock_s = 0, took_s, 0.0
+        monkeypatch.setattr(gc, "collect", self._collect)
+        monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1))
+        self.memory = ProcessMemory(lambda: self._clock_s)
+
+    def _collect(self) -> int:
+        self.count += 1
+        self._clock_s += self._took_s
+        return 0
+
+    def until(self, start: int, end: int, held_bytes: int = 0) -> int:
+        """The full collections from one second to another."""
+        before = self.count
+        for now in range(start, end):
+            self.memory.collect(float(now), held_bytes)
+        return self.count - before
+
+
+def test_a_full_collection_comes_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each call, and more rarely if it takes long."""
+    assert FullCollections(monkeypatch).until(0, 100) == 100 / COLLECT_S
+    assert FullCollections(monkeypatch, took_s=0.02).until(0, 100) == 100 / (COLLECT_PAUSE * 0.02)
+
+
+def test_a_full_collection_is_put_off_while_requests_hold_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their objects would be walked; but garbage is not kept for ever."""
+    collections = FullCollections(monkeypatch)
+    assert collections.until(0, 1) == 1
+    first_put_off = int(COLLECT_S + PUT_OFF_S_MAX)
+    assert collections.until(1, first_put_off, HELD_BYTES_MAX + 1) == 0
+    assert collections.until(first_put_off, first_put_off + 1, HELD_BYTES_MAX + 1) == 1
+    assert collections.until(first_put_off + 1, first_put_off + 8, HELD_BYTES_MAX) == 1
+
+
+def test_garbage_is_collected_by_no_other_than_the_broker() -> None:
+    """A collection of its own would come when a large request has made many objects."""
+    code = (
+        "import gc; from minibroker.broker.process_memory import ProcessMemory;"
+        "memory = ProcessMemory(); memory.settle(); seen = [];"
+        "gc.callbacks.append(lambda phase, info: seen.append(info['generation']));"
+        "kept = [[n] for n in range(500_000)]; assert 1 in seen and 2 not in seen, set(seen);"
+        "memory.collect(0.0, 0); assert 2 in seen; gc.unfreeze()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
