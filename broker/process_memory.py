@@ -1,10 +1,10 @@
 """The memory of the broker's process: what the garbage collector scans, and what the system gets
 back.
 
-A full collection walks all objects that are not excluded, so it stands still for as long as they are
-many: for 20 to 60 ms while a request with some ten thousand elements is served. Left to itself, the
-collector begins one just then, since such a request makes so many objects. So the broker begins
-them: now and then, and when requests hold little.
+A full collection walks all objects that are not excluded: it takes 20 to 60 ms while a request with
+some ten thousand elements is served. Left to itself, the collector begins one just then, since such
+a request makes so many objects. So the broker begins them: now and then, and when requests hold
+little.
 
 Free memory is given back because the C library keeps it otherwise: small objects that stay lie
 between the pieces of large requests and answers. After a million fuzzed frames that was 118 MB.

@@ -31,10 +31,10 @@ from minibroker.broker.transactions.table import PARTITION_BYTES, TRANSACTION_BY
 from minibroker.broker.transactions.transaction import Transaction, abort_unasked
 from minibroker.broker.turns import take_turns
 from minibroker.protocol.constants import TRANSACTIONS_TOPIC, ErrorCode
-from minibroker.protocol.errors import error_code
 
 UNMARKED_S: Final = 30.0  # after which the log says what a transaction waits for, and how often
 UNMARKED_TOLD: Final = 5  # transactions that it names
+_ERRORS: Final = {int(code): code.name for code in ErrorCode} | {0: "no answer yet"}
 
 logger = logging.getLogger(__name__)
 
@@ -159,11 +159,12 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         late = self.markers.troubles(now - UNMARKED_S)
         for trouble in islice(late, UNMARKED_TOLD):
             logger.warning(
-                "Transaction of %.200r is decided for %d s, and its marker is not written to %s: %s",
+                "Transaction of %.200r is decided for %d s, and its marker is not written to %s:"
+                " %s",
                 trouble.transactional_id,
                 now - trouble.since,
                 trouble.partition,
-                error_code(trouble.error).name if trouble.error else "no answer yet",
+                _ERRORS.get(trouble.error, trouble.error),
             )
 
     async def _abort_late(self) -> None:

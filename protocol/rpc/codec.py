@@ -22,7 +22,7 @@ A byte of a header can take a third of a microsecond to unpack. A request with a
 """
 
 import typing
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from itertools import repeat

@@ -25,6 +25,11 @@ from minibroker.protocol.messages.fetch import (
 )
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.messages.transactions import (
+    AddPartitionsToTxnResponse,
+    TransactionPartitionResult,
+    TransactionPartitionsAdded,
+)
 from minibroker.protocol.rpc import codec
 from minibroker.protocol.rpc.codec import (
     decode_request,
@@ -34,11 +39,6 @@ from minibroker.protocol.rpc.codec import (
     encode_response,
     encode_response_in_turns,
     is_large_response,
-)
-from minibroker.protocol.messages.transactions import (
-    AddPartitionsToTxnResponse,
-    TransactionPartitionResult,
-    TransactionPartitionsAdded,
 )
 from minibroker.protocol.types import records_size
 from tests.unit.rpc.samples import full, request_frame, requests, response_frame, responses
