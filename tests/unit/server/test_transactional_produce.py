@@ -6,12 +6,9 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.replication import transaction_verifier
 from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.replication.transaction_verifier import (
-    ASKED_AT_ONCE,
-    TOLD_S,
-    TransactionVerifier,
-)
+from minibroker.broker.replication.transaction_verifier import ASKED_AT_ONCE, TransactionVerifier
 from minibroker.broker.server.handlers import markers, produce
 from minibroker.broker.turns import AT_ONCE, without_pause
 from minibroker.protocol.constants import ErrorCode
@@ -226,10 +223,14 @@ async def test_the_verifier_is_asked(node: Node, autojump_clock: trio.testing.Mo
 
 
 async def test_a_coordinator_that_is_not_reached_is_logged_now_and_then(
-    node: Node, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    node: Node,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One request may have thousands of batches, and its producer sends them again."""
     caplog.set_level("INFO")
+    monkeypatch.setattr(transaction_verifier, "TOLD_S", 0.5)
 
     async def ask(question: TransactionPartitions, version: int) -> Mapping[TopicPartition, int]:
         raise OSError("no way")
@@ -242,7 +243,7 @@ async def test_a_coordinator_that_is_not_reached_is_logged_now_and_then(
                 waiting = parked(node, request_of(transactional(number, 0, "a")))
                 await node.purgatory.wait_for_answer(waiting)
             assert sum("is not reached: no way" in line for line in caplog.messages) == 1, count
-            await trio.sleep(TOLD_S + 1)
+            await trio.sleep(0.6)
         nursery.cancel_scope.cancel()
 
 

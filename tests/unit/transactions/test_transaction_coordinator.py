@@ -126,7 +126,7 @@ async def test_it_is_logged_what_a_decided_transaction_waits_for(
         node.mark(ErrorCode.NOT_ENOUGH_REPLICAS)
         await trio.sleep(UNMARKED_S)
         assert "its marker is not written" not in caplog.text
-        await trio.sleep(UNMARKED_S)
+        await trio.sleep(UNMARKED_S + 1)
         [told] = [line for line in caplog.messages if "its marker is not written" in line]
         assert "'x' is decided for" in told
         assert told.endswith("to t-0: NOT_ENOUGH_REPLICAS")
