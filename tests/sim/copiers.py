@@ -74,6 +74,7 @@ TABLE: Final = "newest"
 GROUP: Final = "copiers"
 HOSTS: Final = 3  # of a slot, on which its processes run in turn
 PAUSE_S: Final = 0.05
+RECORDS_MAX: Final = 20  # of a transaction
 LEFT_MS: Final = 500  # the time-out of a transaction that is left
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 ABORTABLE: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE})
@@ -105,11 +106,11 @@ def draw_fates(rng: Random, inputs: int) -> Fates:
     return Fates(
         slots=min(inputs, rng.choice((1, 2, 2))),
         versions=rng.choice(((FIRST_PROTOCOL,), (SECOND_PROTOCOL,), (1, 2))),
-        timeout_ms=rng.choice((400, 400, 2_000, 10_000)),
+        timeout_ms=rng.choice((800, 800, 2_000, 10_000)),
         life_s=rng.choice((0.5, 1.0, 2.0)),
         aborts=rng.choice((0.1, 0.4)),
         dawdles=rng.choice((0.1, 0.3)),
-        records_max=rng.choice((1, 5, 20)),
+        records_max=rng.choice((1, 5, RECORDS_MAX)),
     )
 
 
@@ -243,12 +244,14 @@ class Copier:
     async def _read(self, wire: Wire, place: TopicPartition) -> list[int]:
         """The offsets of the next records."""
         position = self._positions[place]
-        fetched = await wire.fetch(place, position)
+        fetched = await wire.fetch(place, position, is_large=self._stage.stop.is_set())
         if fetched is None:
             return []
         aborted = fetched.aborted_transactions or ()
         shown, _ = read_committed(bytes(fetched.records), position, aborted)
         most = self._rng.randint(1, self._stage.fates.records_max)
+        if self._stage.stop.is_set():  # copy the rest soon
+            most = RECORDS_MAX
         return [record.offset for record in shown[:most]]
 
     async def _committed(self, wire: Wire) -> dict[TopicPartition, int]:
@@ -301,7 +304,7 @@ class Copier:
         """One transaction. Raises `Restart` or `Fenced`."""
         stage, rng = self._stage, self._rng
         attempt = self._begin()
-        is_commit = rng.random() >= stage.fates.aborts
+        is_commit = rng.random() >= stage.fates.aborts or stage.stop.is_set()
         outputs: dict[TopicPartition, list[Source]] = defaultdict(list)
         for offset in offsets:
             number = (place.partition + offset) % stage.outputs
@@ -317,7 +320,7 @@ class Copier:
         key = b"%d" % place.partition
         base_offset = await self._produce(wire, table, [(key, newest)])
         attempt.keyed[key] = Shown(base_offset, newest, key)
-        if rng.random() < stage.fates.dawdles:
+        if rng.random() < stage.fates.dawdles and not stage.stop.is_set():
             await trio.sleep(rng.uniform(0.2, 1.3) * min(stage.fates.timeout_ms, 1_000) / 1_000)
         if is_commit or rng.random() < 0.5:
             await self._add_offset(wire, attempt, place, offsets[-1] + 1)

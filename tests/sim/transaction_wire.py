@@ -77,10 +77,12 @@ class Wire:
         self._coordinators.clear()
         self.cluster.request_refresh()
 
-    async def fetch(self, place: TopicPartition, offset: int) -> PartitionFetched | None:
+    async def fetch(
+        self, place: TopicPartition, offset: int, *, is_large: bool = False
+    ) -> PartitionFetched | None:
         """Committed records of a partition from an offset on; None if there is no answer, or an
         error."""
-        bytes_max = self._rng.choice((1, 300, 3_000))
+        bytes_max = 10_000 if is_large else self._rng.choice((1, 300, 3_000))
         request = FetchRequest(
             wait_ms_max=FETCH_WAIT_MS,
             partitions=(PartitionFetch(*place, offset, bytes_max),),
