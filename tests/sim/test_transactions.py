@@ -15,7 +15,7 @@ SEARCHED = 200
 TRIED = 20
 REPEAT = "python -m tests.sim --scenario transactions --seeds"
 
-# A seed that finds a mutant soon, or is followed by one. The other mutants are searched for in soak.
+# A seed that finds a mutant soon, or is followed by one. Soak searches for all of them.
 FOUND_BY = {
     "fence-without-an-epoch": 0,
     "offsets-before-the-end": 0,
