@@ -102,8 +102,15 @@ class _UnsupportedEncoder(_MsgpackEncoder):
 
     def encode(self, correlation_id: int, response: ApiVersionsResponse) -> list[Part]:
         """Encode a refusal, with the served apis."""
-        refused = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, response.apis)
-        return super().encode(correlation_id, refused)
+        return super().encode(correlation_id, _refused(response))
+
+    def in_turns(self, correlation_id: int, response: ApiVersionsResponse) -> Turns[list[Part]]:
+        """Encode it with pauses."""
+        return (yield from super().in_turns(correlation_id, _refused(response)))
+
+
+def _refused(response: ApiVersionsResponse) -> ApiVersionsResponse:
+    return ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, response.apis)
 
 
 def _parts(header: bytes, records: list[Records]) -> list[Part]:

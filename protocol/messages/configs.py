@@ -72,7 +72,7 @@ class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ListConfigResourcesResponse:
-    """The resources that can have settings: topics and brokers."""
+    """The resources that can have settings: topics, brokers, and groups that have some."""
 
     error: int = 0
     resources: tuple[ConfigResource, ...] = ()

@@ -22,7 +22,7 @@ FOUND_BY = {
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
     "obey-stale-controller": 5,
-    "ignore-partition-epoch": 11,
+    "ignore-partition-epoch": 20,
     "overlook-appends": 0,
 }
 

@@ -26,7 +26,7 @@ from tests.support.seeds import rest_in_soak
 STALL_S_MAX = 5.0
 FENCE_S = 2.0  # a session and four heartbeats
 FLAPPING_S = 60.0
-SUCCESSIONS = 4
+SUCCESSIONS = 8
 SEEDS = range(3)  # the first in each `make test`
 PART = 20
 SOAK = range(1000, 2000, PART)

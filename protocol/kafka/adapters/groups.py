@@ -280,11 +280,10 @@ def _offset_fetch_request(asked: Any, version: Version) -> OffsetFetchRequest:
 def _offset_fetch_request_in_turns(
     asked: Any, version: Version
 ) -> Generator[None, None, OffsetFetchRequest]:
-    """Convert the request. `require_stable` is left out: it asks for no offset of a transaction
-    that is not committed, and there are no transactions."""
+    """Convert the request."""
     if version < GROUPS_SINCE:
         partitions = yield from _group_partitions(asked.topics, version)
-        return OffsetFetchRequest(asked.group_id, partitions)
+        return OffsetFetchRequest(asked.group_id, partitions, asked.require_stable)
     groups = []
     for group in asked.groups:
         partitions = yield from _group_partitions(group.topics, version)
@@ -292,7 +291,7 @@ def _offset_fetch_request_in_turns(
         groups.append(GroupPartitions(group.group_id, partitions, member_id, group.member_epoch))
         if len(groups) % ELEMENTS_AT_ONCE == 0:
             yield
-    return OffsetFetchRequest("", groups=tuple(groups))
+    return OffsetFetchRequest("", None, asked.require_stable, tuple(groups))
 
 
 def _group_partitions(

@@ -363,3 +363,13 @@ def test_a_committed_offset_is_answered_whole() -> None:
     (told,) = topic.partitions
     assert (topic.name, told.partition_index, told.error_code) == ("t", 1, 6)
     assert (told.committed_offset, told.committed_leader_epoch, told.metadata) == (20, 3, "note")
+
+
+@pytest.mark.parametrize("is_stable", [False, True])
+def test_offsets_may_have_to_be_stable(is_stable: bool) -> None:
+    """From version 7 on a client says so: exactly-once rests on it."""
+    one = request(apis.OFFSET_FETCH, 7, "g", [("t", [1])], require_stable=is_stable)
+    assert decode_request(one)[0].message.require_stable is is_stable
+    several = request(apis.OFFSET_FETCH, 8, groups=[GROUPS.make("g")], require_stable=is_stable)
+    assert decode_request(several)[0].message.require_stable is is_stable
+    assert not decode_request(request(apis.OFFSET_FETCH, 6, "g"))[0].message.require_stable
