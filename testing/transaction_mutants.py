@@ -10,7 +10,7 @@ from minibroker.broker.groups.records import Key, Value
 from minibroker.broker.groups.shard import Shard
 from minibroker.broker.log import log
 from minibroker.broker.log.cleaning import Copier
-from minibroker.broker.log.loading import Loaded
+from minibroker.broker.log.loading import Loaded, load
 from minibroker.broker.log.transaction_index import TransactionIndex
 from minibroker.broker.log.unstable import UnstableTransactions
 from minibroker.broker.replication.verified_appends import VerifiedAppends
@@ -117,7 +117,7 @@ def _without_open_transactions(*arguments: Any) -> Loaded:
 
 ANSWER: Final = VerifiedAppends.answer
 KEEP_MARKER: Final = Copier._keep_marker
-LOAD: Final = log.load
+LOAD: Final = load
 
 TRANSACTION_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
