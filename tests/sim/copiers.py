@@ -51,8 +51,8 @@ from minibroker.protocol.records.batch import (
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.cluster import SimulatedWorld
-from minibroker.testing.pause import PROCESS
 from tests.sim.checkers import Violation
+from tests.sim.processes import Process
 from tests.sim.transaction_checkers import (
     Attempt,
     Attempts,
@@ -77,7 +77,11 @@ PAUSE_S: Final = 0.05
 RECORDS_MAX: Final = 20  # of a transaction
 LEFT_MS: Final = 500  # the time-out of a transaction that is left
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-ABORTABLE: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE})
+# By protocol. In the second one the epoch says which transaction a request is of.
+ABORTABLE: Final = {
+    FIRST_PROTOCOL: frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE}),
+    SECOND_PROTOCOL: frozenset({ErrorCode.TRANSACTION_ABORTABLE}),
+}
 FATES: Final = ("leave", "crash", "crash", "pause", "replace", "replace paused", "replace paused")
 
 
@@ -105,7 +109,9 @@ def draw_fates(rng: Random, inputs: int) -> Fates:
     """For all processes of a seed, which have so many input partitions."""
     return Fates(
         slots=min(inputs, rng.choice((1, 2, 2))),
-        versions=rng.choice(((FIRST_PROTOCOL,), (SECOND_PROTOCOL,), (1, 2))),
+        versions=rng.choice(
+            ((FIRST_PROTOCOL,), (SECOND_PROTOCOL,), (FIRST_PROTOCOL, SECOND_PROTOCOL))
+        ),
         timeout_ms=rng.choice((800, 800, 2_000, 10_000)),
         life_s=rng.choice((0.5, 1.0, 2.0)),
         aborts=rng.choice((0.1, 0.4)),
@@ -114,10 +120,27 @@ def draw_fates(rng: Random, inputs: int) -> Fates:
     )
 
 
+class Moment:
+    """Something that happens again and again."""
+
+    def __init__(self) -> None:
+        self._next = trio.Event()
+
+    def come(self) -> None:
+        """It happens."""
+        self._next.set()
+        self._next = trio.Event()
+
+    async def wait(self) -> None:
+        """Until it happens the next time."""
+        await self._next.wait()
+
+
 @dataclass
 class Stage:
     """What all processes share; `stop` ends their fates, `drained` ends them. `ends` are where the
-    output ends, once all is drained."""
+    output ends, once all is drained. `ending` comes when a process asks to end a transaction,
+    `ended` when it is told that this is done."""
 
     world: SimulatedWorld
     address: str
@@ -129,6 +152,8 @@ class Stage:
     sessions: Sessions = field(default_factory=Sessions)
     stop: trio.Event = field(default_factory=trio.Event)
     drained: trio.Event = field(default_factory=trio.Event)
+    ending: Moment = field(default_factory=Moment)
+    ended: Moment = field(default_factory=Moment)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -150,24 +175,19 @@ class Stage:
         return all(self.offsets.floors.get(place, 0) == end for place, end in ends.items())
 
 
-class Copier:
+class Copier(Process):
     """One process, from its start to its end."""
 
     def __init__(
         self, stage: Stage, name: str, number: int, inputs: Sequence[TopicPartition]
     ) -> None:
-        self.who = f"{name}.{number}"
-        self.leaving = trio.Event()
-        self.ended = trio.Event()
+        super().__init__(stage.world, f"{name}.{number}", f"{name}{'abc'[number % HOSTS]}")
         self._id = name  # the transactional id
-        self._host = f"{name}{'abc'[number % HOSTS]}"
         self._stage = stage
         self._inputs = inputs
         self._rng = stage.world.rng(f"{self.who}/fate")
         self._version = self._rng.choice(stage.fates.versions)
         self._timeout_ms = stage.fates.timeout_ms
-        self._scope = trio.CancelScope()
-        self._is_crashed = False
         self._numbers = count()
         self._producer = NO_PRODUCER
         self._sequences: Counter[TopicPartition] = Counter()
@@ -176,20 +196,13 @@ class Copier:
 
     def crash(self) -> None:
         """`kill -9`."""
-        self._is_crashed = True
         self._stage.note(f"{self.who} crashes")
-        self._stage.world.network.stop_host(self._host)
-        self._scope.cancel()
-        self._stage.world.pauses.resume(self.who)
+        super().crash()
 
     async def pause(self, duration_s: float) -> None:
         """SIGSTOP for a while."""
         self._stage.note(f"{self.who} stands still")
-        self._stage.world.pauses.pause(self.who)
-        try:
-            await trio.sleep(duration_s)
-        finally:  # a seed that fails ends all its processes
-            self._stage.world.pauses.resume(self.who)
+        await super().pause(duration_s)
         self._stage.note(f"{self.who} goes on")
 
     async def run(self) -> None:
@@ -202,22 +215,15 @@ class Copier:
         await self._play(self._write_one)
 
     async def _play(self, play: Callable[[Wire], Awaitable[None]]) -> None:
-        PROCESS.set(self.who)
         stage = self._stage
-        try:
-            with self._scope:
-                async with open_wire(stage.world, stage.address, self.who, self._host) as wire:
-                    for topic in (TOPIC, OUTPUT, TABLE):
-                        await wire.cluster.topic(topic)
-                    with suppress(Fenced):
-                        await self._begin_session(wire, NO_PRODUCER)
-                        await play(wire)
-        except Exception:
-            if not self._is_crashed:  # tasks of a dead process may stumble
-                raise
-        finally:
-            stage.note(f"{self.who} ends")
-            self.ended.set()
+        with self._living():
+            async with open_wire(stage.world, stage.address, self.who, self._host) as wire:
+                for topic in (TOPIC, OUTPUT, TABLE):
+                    await wire.cluster.topic(topic)
+                with suppress(Fenced):
+                    await self._begin_session(wire, NO_PRODUCER)
+                    await play(wire)
+        stage.note(f"{self.who} ends")
 
     async def _copy_all(self, wire: Wire) -> None:
         while not self.leaving.is_set():
@@ -311,20 +317,31 @@ class Copier:
             outputs[TopicPartition(OUTPUT, number)].append(Source(place.partition, offset))
         table = TopicPartition(TABLE, 0)
         await self._add_partitions(wire, [*outputs, table])
+        writes: list[tuple[TopicPartition, Sequence[Source]]] = []
         for output, sources in outputs.items():
             some = rng.randint(0, len(sources))  # in two batches, if both have records
-            for batch in (sources[:some], sources[some:]):
-                if batch:
-                    await self._write(wire, attempt, output, batch)
+            writes += [(output, batch) for batch in (sources[:some], sources[some:]) if batch]
+        pauses = iter(self._draw_pauses(len(writes) + 1))
+        for output, batch in writes:
+            await self._write(wire, attempt, output, batch)
+            await trio.sleep(next(pauses))
         newest = Written(attempt.name, Source(place.partition, offsets[-1])).encode()
         key = b"%d" % place.partition
         base_offset = await self._produce(wire, table, [(key, newest)])
         attempt.keyed[key] = Shown(base_offset, newest, key)
-        if rng.random() < stage.fates.dawdles and not stage.stop.is_set():
-            await trio.sleep(rng.uniform(0.2, 1.3) * min(stage.fates.timeout_ms, 1_000) / 1_000)
+        await trio.sleep(next(pauses))
         if is_commit or rng.random() < 0.5:
             await self._add_offset(wire, attempt, place, offsets[-1] + 1)
         await self._end(wire, attempt, is_commit=is_commit)
+
+    def _draw_pauses(self, writes: int) -> list[float]:
+        """How long to wait after each write of a transaction: after one of them in some."""
+        rng, fates = self._rng, self._stage.fates
+        pauses = [0.0] * writes
+        if rng.random() < fates.dawdles and not self._stage.stop.is_set():
+            pause_s = rng.uniform(0.2, 1.3) * min(fates.timeout_ms, 1_000) / 1_000
+            pauses[rng.randrange(writes)] = pause_s
+        return pauses
 
     async def _write(
         self, wire: Wire, attempt: Attempt, place: TopicPartition, sources: Sequence[Source]
@@ -403,6 +420,7 @@ class Copier:
         self._stage.note(f"{attempt.name} is to {word}")
         if is_commit:
             attempt.outcome = Outcome.IN_DOUBT
+        self._stage.ending.come()
         answer = await self._insist(
             wire,
             f"END_TXN to {word}",
@@ -410,6 +428,7 @@ class Copier:
             lambda answer: answer.error,
         )
         self._stage.note(f"{attempt.name} did {word}")
+        self._stage.ended.come()
         if is_commit:
             attempt.outcome = Outcome.COMMITTED
             self._stage.offsets.note_committed(attempt)
@@ -438,7 +457,7 @@ class Copier:
                 return answer
             if error in FENCED:
                 raise Fenced
-            if error in ABORTABLE:
+            if error in ABORTABLE[self._version]:
                 raise Restart(f"{what}: {ErrorCode(error).name}")
             if error not in RETRIABLE:
                 raise Violation(f"{what} is refused: {answer}")

@@ -32,10 +32,9 @@ from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cl
 from tests.sim.checkers import Replica, Violation
 from tests.sim.cluster import FLUSHES, NETWORK, watch_until
 from tests.sim.compacted_tables import Table
-from tests.sim.compaction import AgreeingClocks
 from tests.sim.copiers import OUTPUT, TABLE, Copier, Stage, draw_fates, play_slot
 from tests.sim.faults import Chaos
-from tests.sim.group_scenario import GroupChaos, draw_group_settings, log_ends, within
+from tests.sim.group_scenario import draw_group_settings, log_ends, within
 from tests.sim.sights import Watcher, decode_batches, decode_keyed
 from tests.sim.transaction_checkers import (
     Outcome,
@@ -44,6 +43,7 @@ from tests.sim.transaction_checkers import (
     judge_copies,
     judge_table,
 )
+from tests.sim.transaction_faults import COORDINATORS, AgreeingChaos, TransactionChaos
 from tests.sim.transaction_logs import SoundBeliefs, held_back
 from tests.sim.transaction_readers import consume, look_on, read_to, reread
 from tests.sim.transaction_wire import open_wire
@@ -56,7 +56,6 @@ LOOK_S: Final = 0.1  # between looks at what replicas believe of transactions
 # Of tombstones and markers: longer than the faults of a seed. A follower that was behind for longer
 # would keep what its leader has dropped, as in `group_compaction.py`.
 RETENTION_S: Final = 20
-COORDINATORS: Final = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
 
 class SeedResult(NamedTuple):
@@ -70,16 +69,6 @@ class SeedResult(NamedTuple):
     committed: int
     attempts: int
     trace: list[str]
-
-
-class TransactionChaos(GroupChaos):
-    """Faults that hit coordinators, of transactions too, more often than others."""
-
-    coordinator_topics = COORDINATORS
-
-
-class AgreeingChaos(AgreeingClocks, TransactionChaos):
-    """The same, but for wrong clocks."""
 
 
 class Uncompared(Table):
@@ -146,7 +135,8 @@ class TransactionScenario:
                 world, cluster.address, clients.partitions, rng.randint(1, 2), fates, watcher.note
             )
             kind = AgreeingChaos if self.do_clocks_agree else TransactionChaos
-            chaos = kind(world, cluster, watcher, settings["flush"] == "always")
+            is_flushed = settings["flush"] == "always"
+            chaos = kind(world, cluster, watcher, stage, is_flushed=is_flushed)
             beliefs = SoundBeliefs((TABLE, *COORDINATORS))
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
@@ -179,7 +169,7 @@ class TransactionScenario:
     async def _create(self, clients: Clients, stage: Stage) -> None:
         compacted = {
             "cleanup.policy": "compact",
-            "segment.bytes": "1000",
+            "segment.bytes": "300",  # a marker soon leaves the active segment
             "min.cleanable.dirty.ratio": "0.01",
             "delete.retention.ms": str(1000 * RETENTION_S),
         }
