@@ -19,8 +19,10 @@ REPEAT = "python -m tests.sim --scenario transactions --seeds"
 # A seed that finds a mutant soon, or is followed by one. Soak searches for all of them.
 FOUND_BY = {
     "fence-without-an-epoch": 0,
-    "offsets-before-the-end": 0,
     "ignore-open-transactions": 0,
+    "recover-without-open": 0,
+    "append-unverified": 2,
+    "time-out-a-commit": 7,
 }
 
 
