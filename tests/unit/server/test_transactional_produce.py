@@ -111,13 +111,49 @@ async def test_after_a_marker_the_next_batch_is_verified_again(node: Node) -> No
 
 
 async def test_a_marker_that_overtakes_the_answer_fences(node: Node) -> None:
-    """The answer is about a transaction that has ended."""
+    """The answer is about a transaction that has ended: in the first protocol the next one has the
+    same epoch."""
     late = parked(node, request_of(transactional(7, 0, "a")))
     marker = TransactionMarker(7, 0, False, 1, (T0,))
     markers.write(node.services, WriteTxnMarkersRequest((marker,)), 0.0)
     verify(node)
     assert answer_of(node, late).error == ErrorCode.INVALID_TXN_STATE
     assert node.services.partition(T0).last_stable_offset == 1
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.PRODUCER_FENCED])
+async def test_after_a_marker_the_coordinator_is_asked_again(node: Node, error: int) -> None:
+    """In the second protocol the marker may be that of the transaction before, which its producer
+    was told as ended; else the epoch is over."""
+    late = parked(node, request_of(transactional(7, 0, "a", epoch=1), version=SECOND_PROTOCOL))
+    marker = TransactionMarker(7, 1, True, 1, (T0,), SECOND_PROTOCOL)
+    markers.write(node.services, WriteTxnMarkersRequest((marker,)), 0.0)
+    verify(node)
+    assert late.attempt(0.0) is None
+    verify(node, {T0: error})
+    told = ErrorCode.INVALID_PRODUCER_EPOCH if error else ErrorCode.NONE
+    assert answer_of(node, late).error == told
+    assert node.services.partition(T0).log.log_end == (1 if error else 2)
+    assert len(node.verified_appends) == len(node.verified_appends.take_questions()) == 0
+
+
+@pytest.mark.parametrize("epochs", [(5, 4), (4, 5)])
+def test_a_batch_of_another_epoch_refuses_none_that_waits(
+    node: Node, epochs: tuple[int, int]
+) -> None:
+    """The coordinator says which of them has the transaction."""
+    sent = {
+        epoch: parked(
+            node, request_of(transactional(7, 0, "a", epoch=epoch), version=SECOND_PROTOCOL)
+        )
+        for epoch in epochs
+    }
+    for asked, version in node.verified_appends.take_questions():
+        error = ErrorCode.NONE if asked.producer_epoch == 5 else ErrorCode.PRODUCER_FENCED
+        node.verified_appends.answer(asked, version, {T0: error}, 0.0)
+    assert answer_of(node, sent[5]).error == ErrorCode.NONE
+    assert answer_of(node, sent[4]).error == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert len(node.verified_appends) == 0
 
 
 @pytest.mark.parametrize(
