@@ -13,7 +13,6 @@ between the pieces of large requests and answers. After a million fuzzed frames 
 import ctypes
 import gc
 import os
-import time
 from collections.abc import Callable
 from math import inf
 from typing import Final
@@ -31,7 +30,7 @@ _STATM: Final = "/proc/self/statm"
 class ProcessMemory:
     """See the head of this file. The floor is what the process holds between its peaks, about."""
 
-    def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, seconds: Callable[[], float]) -> None:
         """`seconds` is a clock, by which it is measured how long a collection takes."""
         self._seconds = seconds
         self._collect_at = -inf

@@ -63,39 +63,73 @@ def history(*events: Sequence[object]) -> History:
 SOUND: dict[str, list[Event]] = {
     "in one": [*polls(0, 1, 2), *bills("t", 0, 1, 2), commit("t"), *reads(0, 1, 2)],
     "in two": [
-        *[*polls(0, 1, 2), *bills("t", 0), commit("t"), *bills("u", 1, 2), commit("u")],
+        *polls(0, 1, 2),
+        *bills("t", 0),
+        commit("t"),
+        *bills("u", 1, 2),
+        commit("u"),
         *reads(0, 1, 2),
     ],
     "again after an abort": [
-        *[*polls(0, 1, 2), *bills("t", 0, 1, 2), abort("t")],
-        *[*polls(0, 1, 2), *bills("u", 0, 1, 2), commit("u"), *reads(0, 1, 2, first=4)],
+        *polls(0, 1, 2),
+        *bills("t", 0, 1, 2),
+        abort("t"),
+        *polls(0, 1, 2),
+        *bills("u", 0, 1, 2),
+        commit("u"),
+        *reads(0, 1, 2, first=4),
     ],
     "again after a crash": [
-        *[*polls(0, 1, 2), *bills("t", 0, 1)],
-        *[*polls(0, 1, 2), *bills("u", 0, 1, 2), commit("u"), *reads(0, 1, 2)],
+        *polls(0, 1, 2),
+        *bills("t", 0, 1),
+        *polls(0, 1, 2),
+        *bills("u", 0, 1, 2),
+        commit("u"),
+        *reads(0, 1, 2),
     ],
     "a crash after the commit": [
-        *[*polls(0, 1, 2), *bills("t", 0, 1)],
-        *[*polls(2), *bills("u", 2), commit("u"), *reads(0, 1, 2)],
+        *polls(0, 1, 2),
+        *bills("t", 0, 1),
+        *polls(2),
+        *bills("u", 2),
+        commit("u"),
+        *reads(0, 1, 2),
     ],
     "a crash without bills": [
-        *[*polls(0, 1, 2), ("processed", "o0", "t"), ("committed", "g", "orders", 0, 1, "t")],
-        *[*polls(1, 2), *bills("u", 1, 2), commit("u"), *reads(1, 2)],
+        *polls(0, 1, 2),
+        ("processed", "o0", "t"),
+        ("committed", "g", "orders", 0, 1, "t"),
+        *polls(1, 2),
+        *bills("u", 1, 2),
+        commit("u"),
+        *reads(1, 2),
     ],
     "the offset as the group has it": [
-        *[*polls(0, 1, 2), *bills("t", 0, 1, 2), commit("t"), *reads(0, 1, 2)],
+        *polls(0, 1, 2),
+        *bills("t", 0, 1, 2),
+        commit("t"),
+        *reads(0, 1, 2),
         ("committed", "g", "orders", 0, 3),
     ],
     "a reader that reads again": [
-        *[*polls(0, 1, 2), *bills("t", 0, 1, 2), commit("t"), *reads(0, 1, 2), *reads(0, 1, 2)],
+        *polls(0, 1, 2),
+        *bills("t", 0, 1, 2),
+        commit("t"),
+        *reads(0, 1, 2),
+        *reads(0, 1, 2),
     ],
 }
 
 BROKEN: dict[str, tuple[list[Event], list[str]]] = {
     "aborted and read": (
         [
-            *[*polls(0, 1, 2), *bills("t", 0), abort("t"), *bills("u", 0, 1, 2), commit("u")],
-            *[*reads(0), *reads(0, 1, 2, first=2)],
+            *polls(0, 1, 2),
+            *bills("t", 0),
+            abort("t"),
+            *bills("u", 0, 1, 2),
+            commit("u"),
+            *reads(0),
+            *reads(0, 1, 2, first=2),
         ],
         [
             "'b0' was polled at bills-0, offset 0 and at bills-0, offset 2,"
@@ -104,7 +138,11 @@ BROKEN: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "aborted, read, and never again": (
         [
-            *[*polls(0, 1, 2), *bills("t", 0), abort("t"), *bills("u", 1, 2), commit("u")],
+            *polls(0, 1, 2),
+            *bills("t", 0),
+            abort("t"),
+            *bills("u", 1, 2),
+            commit("u"),
             *reads(0, 1, 2),
         ],
         [
@@ -123,8 +161,13 @@ BROKEN: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "twice": (
         [
-            *[*polls(0, 1, 2), *bills("t", 0), commit("t"), *bills("u", 0, 1, 2), commit("u")],
-            *[*reads(0), *reads(0, 1, 2, first=2)],
+            *polls(0, 1, 2),
+            *bills("t", 0),
+            commit("t"),
+            *bills("u", 0, 1, 2),
+            commit("u"),
+            *reads(0),
+            *reads(0, 1, 2, first=2),
         ],
         [
             "'o0' was processed 2 times: in 't' and in 'u'",
@@ -134,8 +177,12 @@ BROKEN: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "a commit in doubt, taken for an abort": (
         [
-            *[*polls(0, 1, 2), *bills("t", 0), *bills("u", 0, 1, 2), commit("u")],
-            *[*reads(0), *reads(0, 1, 2, first=2)],
+            *polls(0, 1, 2),
+            *bills("t", 0),
+            *bills("u", 0, 1, 2),
+            commit("u"),
+            *reads(0),
+            *reads(0, 1, 2, first=2),
         ],
         [
             "'o0' was processed 2 times: in 'u' and in 't'",
@@ -152,7 +199,10 @@ BROKEN: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "without an offset": (
         [
-            *[*polls(0, 1, 2), *bills("t", 0, 1, 2, offset=0), commit("t"), *reads(0, 1, 2)],
+            *polls(0, 1, 2),
+            *bills("t", 0, 1, 2, offset=0),
+            commit("t"),
+            *reads(0, 1, 2),
             ("committed", "g", "orders", 0, 3),
         ],
         [
@@ -170,20 +220,23 @@ BROKEN: dict[str, tuple[list[Event], list[str]]] = {
     ),
     "an offset that is not there": (
         [
-            *[*polls(0, 1, 2), *bills("t", 0, 1, 2), commit("t"), *reads(0, 1, 2)],
+            *polls(0, 1, 2),
+            *bills("t", 0, 1, 2),
+            commit("t"),
+            *reads(0, 1, 2),
             ("committed", "g", "orders", 0, 1),
         ],
         ["group 'g' has committed 1 of orders-0 after 3"],
     ),
     "an offset of an aborted transaction": (
         [
-            *[
-                *polls(0, 1, 2),
-                *bills("t", 0, 1, 2),
-                abort("t"),
-                ("committed", "g", "orders", 0, 3),
-            ],
-            *[*bills("u", 0, 1, 2), commit("u"), *reads(0, 1, 2)],
+            *polls(0, 1, 2),
+            *bills("t", 0, 1, 2),
+            abort("t"),
+            ("committed", "g", "orders", 0, 3),
+            *bills("u", 0, 1, 2),
+            commit("u"),
+            *reads(0, 1, 2),
         ],
         [
             f"group 'g' has committed 3 of orders-0 before 'o{number}' at {number} was processed"
@@ -232,9 +285,14 @@ def test_a_chain_of_programs() -> None:
 def test_the_order_of_a_key_is_that_of_the_last_sends() -> None:
     """What was sent again after an abort comes behind what was sent meanwhile."""
     made = history(
-        *[("sent", "a", "k", "t"), ("sent", "b", "k", "t"), abort("t")],
-        *[("sent", "b", "k", "u"), ("sent", "a", "k", "u"), commit("u")],
-        *[("polled", "b", "x", 0, 0), ("polled", "a", "x", 0, 1)],
+        ("sent", "a", "k", "t"),
+        ("sent", "b", "k", "t"),
+        abort("t"),
+        ("sent", "b", "k", "u"),
+        ("sent", "a", "k", "u"),
+        commit("u"),
+        ("polled", "b", "x", 0, 0),
+        ("polled", "a", "x", 0, 1),
     )
     made.check_order_per_key()
 

@@ -1,5 +1,7 @@
 """Rules meet the requests of one connection, over the simulated network and on virtual time."""
 
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -279,9 +281,8 @@ async def test_requests_about_transactions_fail(
     request, answer = ABOUT_TRANSACTIONS[api]
     names_topics = api.name in NAME_TOPICS
     only = {"topic": "t", "partition": 1} if names_topics else {}
-    requests = faulty(
-        RequestRule(1, api.name, "fail", error="COORDINATOR_NOT_AVAILABLE", **only)  # type: ignore[arg-type]
-    )
+    rule: dict[str, Any] = {"error": "COORDINATOR_NOT_AVAILABLE", **only}
+    requests = faulty(RequestRule(1, api.name, "fail", **rule))
     async with serving(dispatch=requests) as server:
         client = await server.connect()
         await client.send((api, request))

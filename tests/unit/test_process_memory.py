@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from time import perf_counter
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_memory_between_small_objects_is_given_back() -> None:
         small.append(bytearray(1024))
     grown = resident_bytes()
     del pieces
-    ProcessMemory().release()
+    ProcessMemory(perf_counter).release()
     assert resident_bytes() < grown - PIECES * PIECE // 2
     assert len(small) == PIECES
 
@@ -39,7 +40,7 @@ def test_a_peak_while_memory_is_given_back_is_no_floor(monkeypatch: pytest.Monke
     """A large request that is served at that moment would keep all that it took for good."""
     readings = iter([76 << 20, 76 << 20, 180 << 20, 170 << 20, 160 << 20, 90 << 20])
     monkeypatch.setattr("minibroker.broker.process_memory.resident_bytes", lambda: next(readings))
-    memory = ProcessMemory()
+    memory = ProcessMemory(perf_counter)
     trims: list[int] = []
     monkeypatch.setattr(memory, "_trim", trims.append)
     for _ in range(3):
@@ -51,7 +52,7 @@ def test_a_process_that_has_not_grown_is_left_alone(monkeypatch: pytest.MonkeyPa
     """The call takes milliseconds, in which others can hardly allocate."""
     resident = [100 << 20]
     monkeypatch.setattr("minibroker.broker.process_memory.resident_bytes", lambda: resident[0])
-    memory = ProcessMemory()
+    memory = ProcessMemory(perf_counter)
     trims: list[int] = []
     monkeypatch.setattr(memory, "_trim", trims.append)
     memory.release()
@@ -107,8 +108,9 @@ def test_a_full_collection_is_put_off_while_requests_hold_much(
 def test_garbage_is_collected_by_no_other_than_the_broker() -> None:
     """A collection of its own would come when a large request has made many objects."""
     code = (
-        "import gc; from minibroker.broker.process_memory import ProcessMemory;"
-        "memory = ProcessMemory(); memory.settle(); seen = [];"
+        "import gc; from time import perf_counter;"
+        "from minibroker.broker.process_memory import ProcessMemory;"
+        "memory = ProcessMemory(perf_counter); memory.settle(); seen = [];"
         "gc.callbacks.append(lambda phase, info: seen.append(info['generation']));"
         "kept = [[n] for n in range(500_000)]; assert 1 in seen and 2 not in seen, set(seen);"
         "memory.collect(0.0, 0); assert 2 in seen; gc.unfreeze()"

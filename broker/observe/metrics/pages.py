@@ -62,4 +62,4 @@ def _broker_families(sources: Sources, loop_lag: LoopLag) -> Iterator[Metric]:
     yield from server.cleaner_families(sources)
     yield from server.fetcher_families(sources)
     yield from groups.broker_families(sources.services.groups)
-    yield from transactions.broker_families(sources.services.transactions)
+    yield from transactions.broker_families(*sources.services.transactions.statistics())
