@@ -473,10 +473,8 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every two seconds: collect garbage if it is due, and
-        give free memory back."""
-        settled: int | None = None
-        released_at = trio.current_time()
+        after many new partitions. Every two seconds: collect garbage, and give free memory back."""
+        settled, released_at = -SETTLED_PARTITIONS, trio.current_time()
         while True:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
@@ -485,7 +483,7 @@ class _Broker:
             if not self._node.may_decide_alone(now):
                 await take_turns(self._services.wake_abandoned(now))
             count = len(self._replicas.partitions)
-            if settled is None or abs(count - settled) >= SETTLED_PARTITIONS:
+            if abs(count - settled) >= SETTLED_PARTITIONS:
                 settled = count
                 self._system.settle_memory()
             if now >= released_at + RELEASE_S:
