@@ -33,6 +33,7 @@ from tests.support.apache_kafka import CannotRun, fetch, running_kafka
 from tests.support.processes import running_broker
 
 SETTINGS: Final = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",

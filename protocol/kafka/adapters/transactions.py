@@ -184,6 +184,8 @@ def _described(one: TransactionDescription) -> Any:
     def numbers(name: TopicPartition) -> int:
         return name.partition
 
+    if one.error:  # then Kafka has 0 in all numbers
+        return _DESCRIBED.make(one.error, one.transactional_id, "", 0, 0, 0, 0, [])
     return _DESCRIBED.make(
         one.error,
         one.transactional_id,

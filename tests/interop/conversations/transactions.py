@@ -25,6 +25,7 @@ ADD_OFFSETS_VERSION: Final = 3
 END_VERSION: Final = 4
 OFFSET_FETCH_VERSION: Final = 8  # the first one for several groups
 TIMEOUT_MS: Final = 60_000
+LATE_MS: Final = 500
 STRANGE_ID: Final = 10**15  # no producer has it
 
 
@@ -61,7 +62,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def opened(talk: Talk) -> Open:
+def opened(talk: Talk, timeout_ms: int = TIMEOUT_MS) -> Open:
     """A producer that has its epoch."""
     name = f"{talk.name}-x"
     asked = {"coordinator_keys": [name], "key_type": TRANSACTION}
@@ -69,16 +70,16 @@ def opened(talk: Talk) -> Open:
         lambda: not talk.prepare(apis.FIND_COORDINATOR, asked).coordinators[0].error_code,
         "no coordinator of transactions",
     )
-    made = session_of(talk, name)
+    made = session_of(talk, name, timeout_ms)
     return Open(name, made.producer_id, made.producer_epoch, talk.topic(partitions=2))
 
 
-def session_of(talk: Talk, name: str) -> Any:
+def session_of(talk: Talk, name: str, timeout_ms: int = TIMEOUT_MS) -> Any:
     """The answer that begins a session, which may have to wait for the end of a transaction."""
     answers: list[Any] = []
 
     def has_begun() -> bool:
-        answers.append(talk.prepare(apis.INIT_PRODUCER_ID, initial(name)))
+        answers.append(talk.prepare(apis.INIT_PRODUCER_ID, initial(name, timeout_ms)))
         return not answers[-1].error_code
 
     wait_until(has_begun, "no session begins")
@@ -92,9 +93,9 @@ def adding(one: Open, *topics: tuple[str, list[int]], **other: Any) -> Fields:
     return asked | {"transactions": [{**asked, "verify_only": False}]}
 
 
-def begun(talk: Talk, *, is_written: bool = True) -> Open:
+def begun(talk: Talk, *, is_written: bool = True, timeout_ms: int = TIMEOUT_MS) -> Open:
     """A producer with a partition in its transaction, and a record there."""
-    one = opened(talk)
+    one = opened(talk, timeout_ms)
     asked = adding(one, (one.topic.name, [0]))
     added = talk.ask(transaction_apis.ADD_PARTITIONS_TO_TXN, ADD_VERSION, asked)
     (topic,) = added.results_by_topic_v3_and_below
@@ -138,6 +139,19 @@ def ended(talk: Talk, *, is_commit: bool) -> Open:
     return one
 
 
+def late(talk: Talk) -> Open:
+    """A producer whose transaction was aborted after its time."""
+    one = begun(talk, timeout_ms=LATE_MS)
+    wait_until_complete(talk, one)
+    talk.said.clear()
+    return one
+
+
+def of_late(fields: Callable[[Open], Fields]) -> Request:
+    """A request about a producer whose transaction was aborted after its time."""
+    return lambda talk: fields(late(talk))
+
+
 def of_open(fields: Callable[[Open], Fields]) -> Request:
     """A request about a producer whose transaction has not begun."""
     return lambda talk: fields(opened(talk))
@@ -170,6 +184,9 @@ INIT_AGAIN: Final[dict[str, Request]] = {
     ),
     "with another producer id": of_open(
         lambda one: initial(one.name, producer_id=STRANGE_ID, producer_epoch=0)
+    ),
+    "after a late transaction": of_late(
+        lambda one: initial(one.name, producer_id=one.producer_id, producer_epoch=one.epoch)
     ),
 }
 
@@ -214,6 +231,8 @@ END: Final[dict[str, Request]] = {
     "an older epoch": of_begun(lambda one: ending(one, producer_epoch=-1)),
     "a newer epoch": of_begun(lambda one: ending(one, producer_epoch=99)),
     "another producer id": of_begun(lambda one: ending(one, producer_id=STRANGE_ID)),
+    "a commit of a late transaction": of_late(ending),
+    "an abort of a late transaction": of_late(lambda one: ending(one, is_commit=False)),
     "an unknown transactional id": of_begun(
         lambda one: ending(one, transactional_id=one.name + "-unknown")
     ),
@@ -275,6 +294,8 @@ PRODUCE: Final[dict[str, Request]] = {
         begun(talk, is_written=False), transactional_id=None
     ),
     "a gap in a transaction": lambda talk: written(begun(talk), 7),
+    "in a late transaction": of_late(lambda one: written(one, 1)),
+    "in a late transaction, another partition": of_late(lambda one: written(one, partition=1)),
 }
 
 
@@ -375,6 +396,32 @@ PRODUCERS: Final[dict[str, Request]] = {
     "of no partitions": of_open(lambda one: producers_of(one.topic.name)),
     "of no topics": lambda talk: {"topics": []},
 }
+
+
+def marking(one: Open, name: str, partitions: list[int], **other: Any) -> Fields:
+    """The fields of a WriteTxnMarkers."""
+    marker = {
+        "producer_id": one.producer_id,
+        "producer_epoch": one.epoch,
+        "transaction_result": False,
+        "topics": [{"name": name, "partition_indexes": partitions}],
+        "coordinator_epoch": 0,
+    }
+    return {"markers": [{**marker, **other}]}
+
+
+MARKERS: Final[dict[str, Request]] = {
+    "of an open transaction": of_begun(lambda one: marking(one, one.topic.name, [0])),
+    "of a commit": of_begun(lambda one: marking(one, one.topic.name, [0], transaction_result=True)),
+    "of no transaction": of_open(lambda one: marking(one, one.topic.name, [0])),
+    "of an older epoch": of_begun(lambda one: marking(one, one.topic.name, [0], producer_epoch=-1)),
+    "of a newer epoch": of_begun(lambda one: marking(one, one.topic.name, [0], producer_epoch=9)),
+    "of an unknown partition": of_open(lambda one: marking(one, one.topic.name, [9])),
+    "of an unknown topic": lambda talk: marking(opened(talk), unknown(talk).name, [0]),
+    "of no topics": of_open(lambda one: marking(one, "", [], topics=[])),
+    "of no partitions": of_open(lambda one: marking(one, one.topic.name, [])),
+    "none": lambda talk: {"markers": []},
+}
 PRODUCE_SCRIPTS: Final[dict[str, Script]] = {"a fenced producer": fenced}
 END_SCRIPTS: Final[dict[str, Script]] = {"twice": end_twice}
 OFFSETS_SCRIPTS: Final[dict[str, Script]] = {
@@ -402,3 +449,4 @@ def cases() -> Iterator[Case]:
     yield from requests(transaction_apis.LIST_TRANSACTIONS, LIST_LONG, 1)
     yield from requests(transaction_apis.LIST_TRANSACTIONS, LIST_PATTERN, 2)
     yield from requests(transaction_apis.DESCRIBE_PRODUCERS, PRODUCERS)
+    yield from requests(transaction_apis.WRITE_TXN_MARKERS, MARKERS)

@@ -254,6 +254,14 @@ def test_a_description_has_all_fields() -> None:
     assert [tuple(each) for each in told.topics] == [("t", [0, 1]), ("u", [5])]
 
 
+def test_what_is_not_found_has_no_numbers() -> None:
+    """Kafka leaves them 0."""
+    frame = request(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["x"])
+    message = DescribeTransactionsResponse((TransactionDescription("x", 105),))
+    (told,) = answer_to(frame, apis.DESCRIBE_TRANSACTIONS, message).transaction_states
+    assert tuple(told) == (105, "x", "", 0, 0, 0, 0, [])
+
+
 def test_a_list_has_all_fields() -> None:
     """And the states that are none."""
     message = ListTransactionsResponse(14, ("Opn",), (ListedTransaction("x", 7, "Ongoing"),))
