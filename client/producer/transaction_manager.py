@@ -346,9 +346,7 @@ class TransactionManager:
         self._move(State.FATAL_ERROR if is_fatal else State.ABORTABLE_ERROR)
 
     def _fail_as_stale(self, cause: Exception | None = None) -> None:
-        self.fail(
-            TransactionAbortable, f"{ErrorCode.INVALID_PRODUCER_EPOCH.name}: {STALE}", cause
-        )
+        self.fail(TransactionAbortable, f"{ErrorCode.INVALID_PRODUCER_EPOCH.name}: {STALE}", cause)
 
     def _fail_for_good(self, error: ErrorCode, cause: Exception | None = None) -> None:
         doubt = ""

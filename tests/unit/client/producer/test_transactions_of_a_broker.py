@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -146,11 +147,11 @@ async def test_a_producer_goes_on_after_a_late_transaction(
         await producer.begin_transaction()
         await producer.send_and_wait("out", b"late", partition=0)
         await trio.sleep(60)
+        call = producer.commit_transaction
+        if partition is not None:
+            call = partial(producer.send_and_wait, "out", b"later", partition=partition)
         with pytest.raises(TransactionAbortable, match=r"after transaction\.timeout\.ms"):
-            if partition is None:
-                await producer.commit_transaction()
-            else:
-                await producer.send_and_wait("out", b"later", partition=partition)
+            await call()
         await producer.abort_transaction()
         for value in (b"next", b"last"):
             async with producer.transaction():
@@ -166,7 +167,7 @@ async def test_an_operator_ends_a_transaction(bench: Bench) -> None:
         [described] = await admin.describe_transactions("id")
         assert described.state == "Ongoing"
         await admin.abort_transaction("id")
-        with pytest.raises(ProducerFenced, match="by an operator"):
+        with pytest.raises(ProducerFenced, match="an operator has aborted"):
             await producer.commit_transaction()
     assert await bench.values("out", 0) == []
 
