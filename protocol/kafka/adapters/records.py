@@ -167,6 +167,11 @@ def _forgotten(
     )
 
 
+_NOT_THERE: Final = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
 _FETCHED_TOPIC = apis.FETCH.response.of("responses").make
 _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
 _ABORTED = apis.FETCH.response.of("responses").of("partitions").of("aborted_transactions").make
@@ -175,7 +180,7 @@ _DIVERGENCE = apis.FETCH.response.of("responses").of("partitions").of("diverging
 
 
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
-    """Convert the answer. Kafka's aborted transactions are null unless they were asked for."""
+    """Convert the answer."""
     return apis.FETCH.response.make(
         0,
         answer.error,
@@ -194,14 +199,20 @@ def _fetched(one: PartitionFetched) -> Any:
         one.high_watermark,
         one.last_stable_offset,
         one.log_start,
-        None
-        if one.aborted_transactions is None
-        else Converted(lambda each: _ABORTED(*each), one.aborted_transactions),
+        _aborted(one),
         NO_NODE,
         one.records,
         _DIVERGENCE(one.diverging_epoch, one.diverging_end) if is_divergence else None,
         _FETCHED_LEADER(one.leader_id, one.leader_epoch) if is_hint else None,
     )
+
+
+def _aborted(one: PartitionFetched) -> Any:
+    """Convert the aborted transactions: null unless they were asked for, and none of a partition
+    that is not there."""
+    if one.aborted_transactions is None:
+        return [] if one.error in _NOT_THERE else None
+    return Converted(lambda each: _ABORTED(*each), one.aborted_transactions)
 
 
 def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:

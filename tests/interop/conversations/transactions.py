@@ -26,6 +26,7 @@ END_VERSION: Final = 4
 OFFSET_FETCH_VERSION: Final = 8  # the first one for several groups
 TIMEOUT_MS: Final = 60_000
 LATE_MS: Final = 500
+NOW_MS: Final = round(time.time() * 1000)  # beside an older record Kafka puts no marker
 STRANGE_ID: Final = 10**15  # no producer has it
 
 
@@ -49,7 +50,7 @@ class Open(NamedTuple):
     def batch(self, sequence: int = 0) -> bytes:
         """A batch with one record of the producer."""
         stamp = ProducerStamp(self.producer_id, self.epoch, sequence)
-        batch = encode_batch([(1_000, b"k", b"v", ())], producer=stamp)
+        batch = encode_batch([(NOW_MS, b"k", b"v", ())], producer=stamp)
         write_header(batch, read_header(batch)._replace(attributes=TRANSACTIONAL))
         return bytes(batch)
 

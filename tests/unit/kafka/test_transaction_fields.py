@@ -246,11 +246,11 @@ def test_an_end_has_the_next_producer_since_version_5() -> None:
 
 def test_a_description_has_all_fields() -> None:
     """Its partitions are grouped by topic."""
-    one = TransactionDescription("x", 1, "Ongoing", 60, 5, 7, 2, (T0, T1, U5))
+    one = TransactionDescription("x", 0, "Ongoing", 60, 5, 7, 2, (T0, T1, U5))
     frame = request(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["x"])
     message = DescribeTransactionsResponse((one,))
     (told,) = answer_to(frame, apis.DESCRIBE_TRANSACTIONS, message).transaction_states
-    assert tuple(told)[:7] == (1, "x", "Ongoing", 60, 5, 7, 2)
+    assert tuple(told)[:7] == (0, "x", "Ongoing", 60, 5, 7, 2)
     assert [tuple(each) for each in told.topics] == [("t", [0, 1]), ("u", [5])]
 
 

@@ -158,6 +158,15 @@ def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
     assert told == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
 
 
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+def test_a_partition_that_is_not_there_has_no_aborted_transactions(error: int) -> None:
+    """Kafka has null only for a partition that is there, where they were not asked for."""
+    frame = request(apis.FETCH, 12, topics=[], forgotten_topics_data=[])
+    value = answer_to(frame, apis.FETCH, FetchResponse(0, 7, (PartitionFetched("t", 3, error),)))
+    told = value.responses[0].partitions[0].aborted_transactions
+    assert told == ([] if error else None)
+
+
 def test_a_fetch_says_all_that_its_frame_does() -> None:
     """With the last stable offset, and the aborted transactions if they were asked for."""
     topic = apis.FETCH.request.of("topics")
