@@ -120,8 +120,9 @@ class System:
     `node_type` the lab and the simulation replace rules. `connect_socket` connects fetchers that
     are threads, and `dispatch` serves requests. The broker calls `settle_memory` once it runs, and
     when it has many more or fewer partitions than before: the garbage collector need not scan what
-    is there every time. A worker calls `release_memory` now and then: it gives free memory back to
-    the machine.
+    is there every time. It calls `collect_garbage` now and then, with the time and the bytes that
+    requests hold. A worker calls `release_memory` now and then: it gives free memory back to the
+    machine.
     """
 
     network: Network
@@ -140,6 +141,7 @@ class System:
     dispatch: Dispatch = dispatch
     settle_memory: Callable[[], None] = lambda: None
     release_memory: Callable[[], None] = lambda: None
+    collect_garbage: Callable[[float, int], None] = lambda now, held_bytes: None
 
 
 class Started(NamedTuple):
@@ -471,7 +473,8 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every two seconds: give free memory back."""
+        after many new partitions. Every two seconds: collect garbage if it is due, and
+        give free memory back."""
         settled: int | None = None
         released_at = trio.current_time()
         while True:
@@ -487,6 +490,7 @@ class _Broker:
                 self._system.settle_memory()
             if now >= released_at + RELEASE_S:
                 released_at = now
+                self._system.collect_garbage(now, self._services.memory.statistics())
                 await self._system.in_worker(self._system.release_memory)
 
     def _report_tail(self) -> None:

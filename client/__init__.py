@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         NewTopic,
         ReplicasReport,
     )
-    from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+    from minibroker.client.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from minibroker.client.consumer.completed_fetch import ConsumerRecord
     from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.consumer.health import ConsumerHealth, PartitionHealth
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
         LogTruncated,
         OffsetOutOfRange,
         PositionError,
+        ProducerFailed,
+        ProducerFenced,
+        TransactionAbortable,
+        TransactionError,
+        TransactionInDoubt,
     )
     from minibroker.client.groups.admin import GroupDescription, GroupsReport
     from minibroker.client.net.list_offsets import OffsetAndTimestamp
@@ -65,6 +70,7 @@ __all__ = [
     "ConfigError",
     "Consumer",
     "ConsumerConfig",
+    "ConsumerGroupMetadata",
     "ConsumerHealth",
     "ConsumerRecord",
     "CorruptRecords",
@@ -84,10 +90,15 @@ __all__ = [
     "PositionError",
     "Producer",
     "ProducerConfig",
+    "ProducerFailed",
+    "ProducerFenced",
     "RecordDelivered",
     "ReplicasReport",
     "Seams",
     "TopicPartition",
+    "TransactionAbortable",
+    "TransactionError",
+    "TransactionInDoubt",
 ]
 
 _HOMES: Final = {
@@ -98,7 +109,7 @@ _HOMES: Final = {
         "NewTopic",
         "ReplicasReport",
     ),
-    "minibroker.client.consumer.assigned_partition": ("OffsetAndMetadata",),
+    "minibroker.client.committed_offsets": ("ConsumerGroupMetadata", "OffsetAndMetadata"),
     "minibroker.client.consumer.completed_fetch": ("ConsumerRecord",),
     "minibroker.client.consumer.consumer": ("Consumer",),
     "minibroker.client.consumer.health": ("ConsumerHealth", "PartitionHealth"),
@@ -115,6 +126,11 @@ _HOMES: Final = {
         "LogTruncated",
         "OffsetOutOfRange",
         "PositionError",
+        "ProducerFailed",
+        "ProducerFenced",
+        "TransactionAbortable",
+        "TransactionError",
+        "TransactionInDoubt",
     ),
     "minibroker.client.groups.admin": ("GroupDescription", "GroupsReport"),
     "minibroker.client.net.list_offsets": ("OffsetAndTimestamp",),

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 import trio
 
 from minibroker.client import transactions_admin
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.groups import admin as groups_admin
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions

@@ -6,12 +6,13 @@ gets here; what gets here is final, says what was asked for, and says how often 
 that matters.
 """
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.groups import GROUP_KEY
 from minibroker.protocol.types import TopicPartition
 
-NAME_CHARS_MAX: Final = 60  # of a group in a message
+NAME_CHARS_MAX: Final = 60  # of a group or a transactional id in a message
 
 
 class ConfigError(ValueError):
@@ -56,6 +57,43 @@ class CommitFailed(ClientError):
     """
 
 
+class TransactionError(ClientError):
+    """A transaction or its producer cannot go on as it was; `remedy` says what to do.
+
+    abort: abort the transaction, and begin it again. retry: call the same method again, since it is
+    not known whether it was done. close: close the producer.
+    """
+
+    remedy: ClassVar[str]
+
+
+class TransactionAbortable(TransactionError):
+    """Records or offsets of the transaction are not stored, so it cannot be committed: abort it."""
+
+    remedy = "abort"
+
+
+class TransactionInDoubt(TransactionError, ClientTimeout):
+    """The coordinator has not answered a commit or an abort in time: call the method again.
+
+    Until it is answered nothing else can be done with the transaction.
+    """
+
+    remedy = "retry"
+
+
+class ProducerFailed(TransactionError):
+    """This producer can begin no transaction any more, nor end the present one: close it."""
+
+    remedy = "close"
+
+
+class ProducerFenced(ProducerFailed):
+    """Another producer with this `transactional.id` has begun, or the transaction was aborted
+    without this producer: after `transaction.timeout.ms`, or by an operator. Close this producer.
+    """
+
+
 class PositionError(ClientError):
     """A consumer cannot read on in one partition until it seeks; `offset` is where it stands."""
 
@@ -96,7 +134,8 @@ def error_code(number: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def named(group_id: str) -> str:
-    """The group in a message, which a name of ten thousand characters shall not fill."""
-    is_long = len(group_id) > NAME_CHARS_MAX
-    return f"group {group_id[:NAME_CHARS_MAX] + '...' if is_long else group_id!r}"
+def named(key: str, key_type: int = GROUP_KEY) -> str:
+    """The group or the transactional id in a message, which a name of ten thousand characters shall
+    not fill. `key_type` as in a FIND_COORDINATOR."""
+    what = "group" if key_type == GROUP_KEY else "transactional id"
+    return f"{what} {key[:NAME_CHARS_MAX] + '...' if len(key) > NAME_CHARS_MAX else key!r}"

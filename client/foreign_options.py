@@ -31,7 +31,6 @@ RENAMED: Final = {
     "topic_metadata_refresh_interval_ms": "metadata.max.age.ms",
 }
 
-_NO_TRANSACTIONS: Final = "this client has no transactions yet: leave it out"
 _NO_SECURITY: Final = "there is no authentication and no encryption yet: leave it out"
 _SERIALIZER: Final = "it is a function: pass it as a keyword of a producer"
 _DESERIALIZER: Final = "it is a function: pass it as a keyword of a consumer"
@@ -62,8 +61,6 @@ SENTENCES: Final = {
     "group_protocol": "members join by the classic protocol: leave it out",
     "group_remote_assignor": "choose partition.assignment.strategy",
     "interceptor_classes": "there are none: call your function before send or after poll",
-    "isolation_level": "this consumer reads what every in-sync replica has, of whatever"
-    " transaction: leave it out",
     "key_deserializer": _DESERIALIZER,
     "key_serializer": _SERIALIZER,
     "kafka_client": "there is one implementation of the wire: leave it out",
@@ -95,8 +92,6 @@ SENTENCES: Final = {
     "throttle_cb": "brokers do not throttle clients: leave it out",
     "on_delivery": "it is a function: pass it as the keyword on_delivery of a producer",
     "on_statistics": _STATISTICS,
-    "transaction_timeout_ms": _NO_TRANSACTIONS,
-    "transactional_id": _NO_TRANSACTIONS,
     "value_deserializer": _DESERIALIZER,
     "value_serializer": _SERIALIZER,
 }

@@ -35,6 +35,8 @@ class ProducerKeywords(TypedDict, total=False):
     retries: int
     delivery_timeout_ms: int
     max_block_ms: int
+    transactional_id: str
+    transaction_timeout_ms: int
     statistics_interval_ms: int
 
 
@@ -61,6 +63,8 @@ ProducerConfig = TypedDict(
         "retries": int | str,
         "delivery.timeout.ms": int | str,
         "max.block.ms": int | str,
+        "transactional.id": str,
+        "transaction.timeout.ms": int | str,
         "statistics.interval.ms": int | str,
     },
     total=False,
@@ -83,6 +87,7 @@ class ConsumerKeywords(TypedDict, total=False):
     fetch_max_wait_ms: int
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
+    isolation_level: Literal["read_uncommitted", "read_committed"]
     max_poll_records: int
     check_crcs: bool
     skip_undecodable_batches: bool
@@ -115,6 +120,7 @@ ConsumerConfig = TypedDict(
         "fetch.max.wait.ms": int | str,
         "fetch.max.bytes": int | str,
         "max.partition.fetch.bytes": int | str,
+        "isolation.level": Literal["read_uncommitted", "read_committed"],
         "max.poll.records": int | str,
         "check.crcs": bool | str,
         "skip.undecodable.batches": bool | str,

@@ -26,7 +26,12 @@ from minibroker.client.foreign_options import foreign_option
 from minibroker.client.groups.assignors import ASSIGNORS
 from minibroker.client.net.network import Network, TcpNetwork
 from minibroker.client.net.servers import parse_servers
-from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
+from minibroker.protocol.constants import (
+    ACKS_ALL,
+    IN_FLIGHT_MAX,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+)
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import Endpoint
 
@@ -36,6 +41,10 @@ JOIN_SLACK_MS: Final = 5_000  # beyond max.poll.interval.ms, within which all me
 WORD_CHARS_MIN: Final = 4  # the shortest part of a name for a suggestion
 NEAR: Final = 0.75  # how similar a known name must be to be suggested, from 0 to 1
 ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
+ISOLATION_LEVELS: Final = {
+    "read_uncommitted": READ_UNCOMMITTED,
+    "read_committed": READ_COMMITTED,
+}
 
 # "HOST:PORT,HOST:PORT", a list of such, or a mapping of options that has them.
 Servers: TypeAlias = str | Sequence[str] | Mapping[str, object] | None
@@ -103,6 +112,11 @@ class ClientOptions:
     def longest_join_ms(self) -> int:
         """How long a broker may let a JOIN or SYNC of this client wait for other members."""
         return 0
+
+    @property
+    def isolation(self) -> int:
+        """The isolation level of this client's requests, as a number of the protocol."""
+        return READ_UNCOMMITTED
 
     @property
     def may_create_topics(self) -> bool:
@@ -178,7 +192,19 @@ class ProducerOptions(ClientOptions):
         low=1,
     )
     max_block_ms: int = option(
-        60_000, "How long send waits for memory, and a call for an answer about a topic."
+        60_000,
+        "How long send waits for memory, and a call for an answer about a topic or a transaction.",
+    )
+    transactional_id: str = option(
+        "",
+        "The name of this producer over its restarts, with which it can send transactions. One"
+        " producer at a time has it: the next one fences it. Needs enable.idempotence.",
+    )
+    transaction_timeout_ms: int = option(
+        60_000,
+        "How long a transaction may be open; then its coordinator aborts it, and this producer is"
+        " fenced. Longer keeps readers of committed records waiting longer after a crash.",
+        low=1,
     )
     statistics_interval_ms: int = option(
         10_000, "How often on_statistics is called, where it is given.", low=1
@@ -198,6 +224,10 @@ class ProducerOptions(ClientOptions):
             raise ConfigError("enable.idempotence needs acks=all")
         if self.enable_idempotence and not self.retries:
             raise ConfigError("enable.idempotence needs retries of at least 1")
+        if self.transactional_id and not self.enable_idempotence:
+            raise ConfigError(
+                "transactional.id needs enable.idempotence, and so acks=all and retries"
+            )
         shortest = self.linger_ms + self.request_timeout_ms
         if self.delivery_timeout_ms < shortest:
             raise ConfigError(
@@ -238,6 +268,13 @@ class ConsumerOptions(ClientOptions):
         "The most of one partition in an answer; a larger first batch comes all the same. Less"
         " shares an answer more evenly among partitions.",
         low=1,
+    )
+    isolation_level: str = option(
+        "read_uncommitted",
+        "Which records of transactions are returned. read_committed: those of committed ones, and"
+        " nothing behind the first record of one that is open. read_uncommitted: all, also those of"
+        " aborted ones.",
+        choices=ISOLATION_LEVELS,
     )
     max_poll_records: int = option(
         500,
@@ -309,6 +346,10 @@ class ConsumerOptions(ClientOptions):
     @property
     def call_timeout_ms(self) -> int:
         return self.default_api_timeout_ms
+
+    @property
+    def isolation(self) -> int:
+        return ISOLATION_LEVELS[self.isolation_level]
 
     @property
     def longest_poll_ms(self) -> int:

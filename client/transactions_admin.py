@@ -124,5 +124,5 @@ async def abort_transaction(cluster: Cluster, transactional_id: str) -> None:
 def _raise_refusal(transactional_id: str, number: int) -> None:
     if number:
         error = error_code(number)
-        why = WHAT_TO_DO.get(error)
-        raise BrokerError(error, f"{named(transactional_id)}: {why}" if why else transactional_id)
+        name, why = named(transactional_id, TRANSACTION_KEY), WHAT_TO_DO.get(error)
+        raise BrokerError(error, f"{name}: {why}" if why else name)

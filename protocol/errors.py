@@ -51,6 +51,11 @@ REFRESH_METADATA = frozenset(
     }
 )
 
+# A group's coordinator does not know the member, or has gone on without it.
+NOT_A_MEMBER = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
+
 # The same request may succeed later.
 RETRIABLE = REFRESH_METADATA | {
     ErrorCode.CORRUPT_MESSAGE,

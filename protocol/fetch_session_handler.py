@@ -8,7 +8,7 @@ the next request is a full one, names the old session so that the broker drops i
 another. A broker that grants no session answers with id 0; then every request is a full one.
 """
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, READ_UNCOMMITTED
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_OPEN,
     SESSION_NONE,
@@ -97,6 +97,7 @@ class FetchSessionHandler:
         bytes_max: int,
         replica_id: int = NO_NODE,
         broker_epoch: int = NO_EPOCH,
+        isolation_level: int = READ_UNCOMMITTED,
     ) -> FetchRequest:
         """Return the next request. Times are in ms, sizes in bytes."""
         request = FetchRequest(
@@ -109,6 +110,7 @@ class FetchSessionHandler:
             partitions=tuple(self._changed),
             forgotten=tuple(self._forgotten),
             broker_epoch=broker_epoch,
+            isolation_level=isolation_level,
         )
         self._changed.clear()
         self._forgotten.clear()

@@ -7,7 +7,8 @@ and `send_and_wait` waits for it, so that programs written for aiokafka read the
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Generic, Self, Unpack
@@ -16,6 +17,8 @@ from minibroker.client.asyncio.callbacks import EventLoopCallback
 from minibroker.client.asyncio.delivery_future import DeliveryFuture
 from minibroker.client.asyncio.portal import AsyncioPortal
 from minibroker.client.blocking.record_sender import RecordSender
+from minibroker.client.committed_offsets import ConsumerGroupMetadata, OffsetsToCommit
+from minibroker.client.errors import ClientClosed
 from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
@@ -150,6 +153,48 @@ class Producer(Generic[K, V]):
         """
         await self._portal.call(self._queue.flush)
         self._sender.raise_rejected()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Send a transaction: commit it at the end of the block, or abort it after an exception.
+
+            async with producer.transaction():
+                await producer.send("payments", b"value")
+                offsets = consumer.committable_offsets()
+                await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+        Raises as the trio producer's. All tasks that send meanwhile send to the transaction.
+        """
+        await self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException as error:
+            with suppress(ClientClosed):
+                await self._portal.call(self._queue.abort_after, error)
+            raise
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction, to which all records belong that are sent from now on."""
+        await self._portal.call(self._client.begin_transaction)
+
+    async def send_offsets_to_transaction(
+        self, offsets: OffsetsToCommit, group: ConsumerGroupMetadata
+    ) -> None:
+        """Commit offsets of a consumer's group with the transaction, as the trio producer does."""
+        await self._portal.call(self._client.send_offsets_to_transaction, offsets, group)
+
+    async def commit_transaction(self) -> None:
+        """Wait until all records of the transaction are stored, and commit it.
+
+        Raises as the trio producer's, and the error of a record that could not be sent (to a
+        partition that does not exist), if nobody asked its future.
+        """
+        await self._portal.call(self._queue.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """Give up the transaction and its records, without waiting for them."""
+        await self._portal.call(self._queue.abort_transaction)
 
     async def close(self, timeout_s: float | None = None) -> CloseReport:
         """As the trio producer's: always returns within its time, and says what was given up.

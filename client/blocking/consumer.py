@@ -24,12 +24,12 @@ from minibroker.client.blocking.callbacks import Callback, thread_callbacks
 from minibroker.client.blocking.methods import ask, asking, waiting
 from minibroker.client.blocking.portal import Portal
 from minibroker.client.blocking.reader import Reader
+from minibroker.client.committed_offsets import OffsetsToCommit
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer.consumer import Consumer as TrioConsumer
 from minibroker.client.consumer.positions import OnPartitionEof
 from minibroker.client.errors import ClientClosed
-from minibroker.client.groups.offset_commits import OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
@@ -134,6 +134,8 @@ class Consumer(Generic[K, V]):
     partitions_for_topic = waiting(TrioConsumer.partitions_for_topic)
     lag = waiting(TrioConsumer.lag)
     committed = waiting(TrioConsumer.committed)
+    committable_offsets = asking(TrioConsumer.committable_offsets)
+    group_metadata = asking(TrioConsumer.group_metadata)
     health = asking(TrioConsumer.health)
     statistics = asking(TrioConsumer.statistics)
 

@@ -9,13 +9,16 @@ has what the loop detects (a partition that does not exist); if nobody asks it, 
 `flush` or `close` raises that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
 from minibroker.client.blocking.delivery_future import DeliveryFuture
 from minibroker.client.blocking.record_sender import RecordSender
+from minibroker.client.committed_offsets import ConsumerGroupMetadata, OffsetsToCommit
+from minibroker.client.errors import ClientClosed
 from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
@@ -104,6 +107,48 @@ class Producer(RecordSender[DeliveryFuture, K, V]):
         """
         self._portal.call(self.queue.flush)
         self.raise_rejected()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Send a transaction: commit it at the end of the block, or abort it after an exception.
+
+            with producer.transaction():
+                producer.send("payments", b"value")
+                offsets = consumer.committable_offsets()
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+        Raises as the trio producer's. All threads that send meanwhile send to the transaction.
+        """
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction()
+        except BaseException as error:
+            with suppress(ClientClosed):
+                self._portal.call(self.queue.abort_after, error)
+            raise
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction, to which all records belong that are sent from now on."""
+        self._portal.call(self._producer.begin_transaction)
+
+    def send_offsets_to_transaction(
+        self, offsets: OffsetsToCommit, group: ConsumerGroupMetadata
+    ) -> None:
+        """Commit offsets of a consumer's group with the transaction, as the trio producer does."""
+        self._portal.call(self._producer.send_offsets_to_transaction, offsets, group)
+
+    def commit_transaction(self) -> None:
+        """Wait until all records of the transaction are stored, and commit it.
+
+        Raises as the trio producer's, and the error of a record that could not be sent (to a
+        partition that does not exist), if nobody asked its future.
+        """
+        self._portal.call(self.queue.commit_transaction)
+
+    def abort_transaction(self) -> None:
+        """Give up the transaction and its records, without waiting for them."""
+        self._portal.call(self.queue.abort_transaction)
 
     def close(self, timeout_s: float | None = None) -> CloseReport:
         """As the trio producer's: always returns within its time, and says what was given up.

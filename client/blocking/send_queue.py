@@ -16,10 +16,13 @@ without a watcher, which costs much less, and the future serves another record.
 
 A sender that finds no slot calls `send` in the loop and waits in a FIFO queue. While any sender
 waits, `slots` is 0, so no other sender overtakes it. `slots` is also 0 while the producer is
-closed, and while a rejected record has not been reported.
+closed, or takes no records because no transaction is open, and while a rejected record has not been
+reported.
 """
 
 from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 from sys import getrefcount
 from typing import Any, Final, Generic, TypeVar
 
@@ -64,6 +67,7 @@ class SendQueue(Generic[F]):
         self._producer = producer
         self._kind = kind
         producer.enforces_buffer_memory = False
+        producer.on_taking_changed = self._update_slots
         self.records: deque[F | None] = deque()
         self.unheld: deque[F] = deque()  # futures to be used again
         self.slots = 0
@@ -142,6 +146,24 @@ class SendQueue(Generic[F]):
         await self._drain()
         await self._producer.flush()
 
+    async def commit_transaction(self) -> None:
+        """Commit as the producer does, with all records sent before. Raises the error of one that
+        could not be sent, and that no caller has seen: then the transaction can only be aborted."""
+        await self._drain()
+        if (rejected := self.pop_rejected()) is not None:
+            self._producer.fail_transaction(rejected)
+            self._update_slots()
+            raise rejected
+        await self._producer.commit_transaction()
+
+    async def abort_transaction(self) -> None:
+        """Abort as the producer does, with all records sent before."""
+        await self._abort(self._producer.abort_transaction)
+
+    async def abort_after(self, error: BaseException) -> None:
+        """Abort, unless it was done, because a block has ended with an exception."""
+        await self._abort(partial(self._producer.abort_after, error))
+
     async def close(self, timeout_s: float | None) -> None:
         """Close the producer, with all that was sent. See `Producer.close` there."""
         self.drain_and_close()
@@ -167,6 +189,12 @@ class SendQueue(Generic[F]):
             self._drain_some(SLOTS_MAX)
 
     # -- inside
+
+    async def _abort(self, abort: Callable[[], Awaitable[None]]) -> None:
+        while self.records:
+            self._drain_some(SLOTS_MAX)
+        self.pop_rejected()  # they are given up on purpose, as all the others
+        await abort()
 
     async def _admit(self, future: F, size: int) -> None:
         self._waiting += 1
@@ -236,5 +264,6 @@ class SendQueue(Generic[F]):
 
     def _update_slots(self) -> None:
         is_shut = self.is_closed or self._waiting or self.rejected is not None
+        is_shut = is_shut or not self._producer.takes_records
         free = 0 if is_shut else self._producer.free_bytes
         self.slots = max(0, min(SLOTS_MAX, -(-free // SLOT_BYTES)))

@@ -1,10 +1,10 @@
 """One assigned partition of a consumer, and its position. Only positions.py writes it."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.consumer.completed_fetch import CompletedFetch
 from minibroker.client.errors import PositionError
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
@@ -16,21 +16,6 @@ RETRY_S: Final = 0.02
 RETRY_S_MAX: Final = 0.2
 # Leader epochs of fetched records; a divergence is found down to the oldest that is kept.
 EPOCHS_KEPT_MAX: Final = 100
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A committed offset: that of the next record to read.
-
-    `metadata` is the application's own, at most `offset.metadata.max.bytes` of the broker;
-    `leader_epoch` is that of the record before, -1 if it is not known.
-    """
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = NO_EPOCH
-
-
-Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +41,8 @@ class AssignedPartition:
     The application is done below `processed_offset`; it works on the delivered records from there
     on if `is_in_progress`. `committed` is the last committed offset, as far as this client knows
     it; None after a seek. `reported_end` is the end that was reported to the application as
-    reached.
+    reached. `readable_end` is the last known offset up to which records can be read: the high
+    watermark, or for committed records alone the last stable offset.
     """
 
     __slots__ = (
@@ -75,6 +61,7 @@ class AssignedPartition:
         "name",
         "position",
         "processed_offset",
+        "readable_end",
         "reported_end",
         "reset",
         "retry_at",
@@ -84,6 +71,7 @@ class AssignedPartition:
         self.name = name
         self.is_paused = False
         self.high_watermark = NO_OFFSET
+        self.readable_end = NO_OFFSET
         self.last_taken_at: float | None = None  # when records were last taken; None after a pause
         self.seek(None)
 
@@ -123,7 +111,7 @@ class AssignedPartition:
     @property
     def unreported_end(self) -> int | None:
         """The last known end, if all records before it were taken and it was not reported."""
-        end = self.high_watermark
+        end = self.readable_end
         is_reached = self.position == end != self.reported_end and not self.fetches
         return end if is_reached and not self.is_paused else None
 

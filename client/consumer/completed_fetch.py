@@ -2,13 +2,14 @@
 
 The answer begins with the batch that holds the fetch offset and may end in the middle of one. So
 records below the fetch offset are dropped, and an incomplete batch at the end is left for the next
-request. Batches without records for an application (control batches, batches that lost all their
-records) only move the position.
+request. Batches without records for an application (control batches, batches of aborted
+transactions, batches that lost all their records) only move the position.
 """
 
 from itertools import repeat
 from typing import Generic, NamedTuple
 
+from minibroker.client.consumer.aborted_transactions import AbortedTransactions
 from minibroker.client.serialization import K, V
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, ErrorCode
 from minibroker.protocol.records.batch import (
@@ -101,17 +102,25 @@ class CompletedFetch:
     """Some batches of a partition, from offset `start` on; `next_offset` is after the taken
     records.
 
-    Once it has raised, it always does: it returns no record after damaged bytes.
+    Batches of `aborted` transactions are left out. Once it has raised, it always does: it returns
+    no record after damaged bytes.
     """
 
     def __init__(
-        self, name: TopicPartition, data: memoryview, start: int, *, check_crcs: bool
+        self,
+        name: TopicPartition,
+        data: memoryview,
+        start: int,
+        *,
+        check_crcs: bool,
+        aborted: AbortedTransactions | None = None,
     ) -> None:
         self.next_offset = start
         self._name = name
         self._data = data
         self._at = 0
         self._check_crcs = check_crcs
+        self._aborted = aborted
         self._records: list[ConsumerRecord] = []  # of the batch before `_at`
         self._cursor = 0  # the first of them that was not taken
         self._batch_end = start  # the offset after them
@@ -182,6 +191,10 @@ class CompletedFetch:
         if self._check_crcs and header.magic == MAGIC and not has_valid_crc(batch, header):
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
         if header.is_control:
+            if self._aborted is not None:
+                self._aborted.on_control_batch(batch, header)
+            return []
+        if self._aborted is not None and self._aborted.has(header):
             return []
         try:
             columns = decode_columns(batch, header)

@@ -3,7 +3,9 @@
 `poll` returns the records that have arrived, up to `max.poll.records`. Iteration polls, and returns
 one record at a time. An application may mix both: `poll` first takes back the records that
 iteration has polled and not returned. A position is the offset after the last record that was
-returned. Records come in order within a partition, each once, and only committed ones.
+returned. Records come in order within a partition, each once, and only those that the replicas in
+sync have. With `isolation.level` read_committed those of transactions come once these are
+committed, and those of aborted ones never.
 
 `PositionError` (a gap that no policy covers, corrupt data) concerns one partition. The consumer
 reads no further in this partition until the application seeks; until then each poll raises the
@@ -28,7 +30,11 @@ from typing import Any, Final, Generic, NamedTuple, Self, Unpack
 
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetsToCommit,
+)
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.deserializers import Deserializers
@@ -42,7 +48,7 @@ from minibroker.client.groups.consumer_group import (
     ConsumerGroup,
     RebalanceCallbacks,
 )
-from minibroker.client.groups.offset_commits import CommitAnswer, OffsetsToCommit
+from minibroker.client.groups.offset_commits import CommitAnswer
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.net.cluster import (
@@ -333,7 +339,8 @@ class Consumer(Generic[K, V]):
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """Return the offset after the last readable record of each partition.
 
-        A record sent with acks=1 or 0 may become readable later. Raises `BrokerError` and
+        A record sent with acks=1 or 0 may become readable later, and with read_committed one of an
+        open transaction, or behind its first record. Raises `BrokerError` and
         `ClientTimeout`.
         """
         return await self._offsets(partitions, LATEST_TIMESTAMP)
@@ -464,6 +471,18 @@ class Consumer(Generic[K, V]):
     async def commit_from(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> None:
         """As `commit`. `is_callback`: whether a rebalance callback is the caller."""
         await self._open_group().commit(offsets, is_callback=is_callback)
+
+    def committable_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what `commit` without an argument would commit now: the positions, each after the
+        last record that was returned."""
+        self._open_cluster()
+        return self._delivered.committable_offsets()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return the group, and this consumer's membership in it as of now, for
+        `Producer.send_offsets_to_transaction`. Raises `CommitFailed` if it is not a member any
+        more."""
+        return self._open_group().metadata()
 
     async def committed(
         self, *partitions: TopicPartition

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from operator import length_hint
 from typing import Generic
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.committed_offsets import OffsetAndMetadata, Offsets
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.deserializers import as_stored
 from minibroker.client.consumer.positions import Positions

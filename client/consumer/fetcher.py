@@ -212,6 +212,7 @@ class Fetcher:
             wait_ms_max=self._options.fetch_max_wait_ms,
             bytes_min=self._options.fetch_min_bytes,
             bytes_max=bytes_max,
+            isolation_level=self._options.isolation,
         )
 
     def _handle_response(self, session: FetchSessionHandler, response: FetchResponse) -> None:

@@ -20,6 +20,9 @@ follower's does, and the leader's answer says where the logs diverge (A10, A11).
 OFFSETS_FOR_LEADER_EPOCH, which Kafka's consumers send once they learn of a new leader: it costs no
 round trip, needs no state in between, and checks every read, at the leader, at that moment.
 
+With `read_committed` an answer ends at the last stable offset, and lists the aborted transactions
+among its batches, which are left out (aborted_transactions.py).
+
 Fetched records that no longer exist are dropped. If the application has seen some of them, the
 partition goes on where the logs diverge, with a warning: nothing that is still the same is read
 twice, nothing is left out. With policy none it stops instead, and the error names both offsets. A
@@ -32,11 +35,9 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from minibroker.client.consumer.assigned_partition import (
-    AssignedPartition,
-    OffsetAndMetadata,
-    Reset,
-)
+from minibroker.client.committed_offsets import OffsetAndMetadata
+from minibroker.client.consumer.aborted_transactions import AbortedTransactions
+from minibroker.client.consumer.assigned_partition import AssignedPartition, Reset
 from minibroker.client.consumer.completed_fetch import (
     CompletedFetch,
     ConsumerRecord,
@@ -58,6 +59,7 @@ from minibroker.protocol.constants import (
     LATEST_TIMESTAMP,
     NO_EPOCH,
     NO_OFFSET,
+    READ_COMMITTED,
     ErrorCode,
 )
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE
@@ -340,7 +342,7 @@ class Positions:
                 # Another object: what was committed for the deleted topic is not for this one.
                 self._partitions[name] = AssignedPartition(name)
                 self._partitions[name].is_paused = assigned.is_paused
-            assigned.high_watermark = NO_OFFSET
+            assigned.high_watermark = assigned.readable_end = NO_OFFSET
         self.is_changed = True
 
     def next_retry(self, now: float) -> float:
@@ -360,12 +362,13 @@ class Positions:
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
             assigned.failures = 0
-            assigned.high_watermark = answer.high_watermark
+            assigned.high_watermark = assigned.readable_end = answer.high_watermark
+            if self._options.isolation == READ_COMMITTED:
+                assigned.readable_end = answer.last_stable_offset
             if answer.diverging_epoch != NO_EPOCH:
                 self._handle_divergence(assigned, answer)
             elif len(answer.records):
-                assert isinstance(answer.records, bytes | bytearray | memoryview)
-                self._add_records(assigned, memoryview(answer.records), asked.leader_epoch)
+                self._add_records(assigned, answer, asked.leader_epoch)
             return False
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             assigned.is_out_of_range = True
@@ -391,14 +394,21 @@ class Positions:
         return sum(fetch.size for assigned in moving for fetch in assigned.fetches)
 
     def _completed_fetch(
-        self, name: TopicPartition, data: memoryview, start: int
+        self,
+        name: TopicPartition,
+        data: memoryview,
+        start: int,
+        aborted: AbortedTransactions | None = None,
     ) -> CompletedFetch:
-        return CompletedFetch(name, data, start, check_crcs=self._options.check_crcs)
+        check_crcs = self._options.check_crcs
+        return CompletedFetch(name, data, start, check_crcs=check_crcs, aborted=aborted)
 
     def _add_records(
-        self, assigned: AssignedPartition, data: memoryview, leader_epoch: int
+        self, assigned: AssignedPartition, answer: PartitionFetched, leader_epoch: int
     ) -> None:
+        assert isinstance(answer.records, bytes | bytearray | memoryview)
         assert assigned.fetch_offset is not None
+        data = memoryview(answer.records)
         next_offset, last_epoch = assigned.fetch_offset, assigned.epochs.newest_epoch
         valid = valid_batches(data, next_offset, assigned.high_watermark)
         if valid.flaw:
@@ -414,7 +424,11 @@ class Positions:
             next_offset = header.next_offset
         if 2 * len(data) < len(memoryview(data.obj)):
             data = memoryview(bytes(data))  # rather than keep the whole answer that it came in
-        assigned.fetches.append(self._completed_fetch(assigned.name, data, assigned.fetch_offset))
+        aborted = None
+        if self._options.isolation == READ_COMMITTED:
+            aborted = AbortedTransactions(answer.aborted_transactions or ())
+        fetch = self._completed_fetch(assigned.name, data, assigned.fetch_offset, aborted)
+        assigned.fetches.append(fetch)
         assigned.fetch_offset = next_offset
         self._turns.append(assigned)
         self._partitions[assigned.name] = self._partitions.pop(assigned.name)
@@ -454,6 +468,8 @@ class Positions:
                 remedy = UNDECODABLE.format(error.next_offset)
             assigned.failure = (CorruptRecords, f"{error.message}: {remedy}")
             return []
+        if not records and fetch.next_offset != assigned.position:
+            self._mark_delivered(assigned)  # what has no records for the application is done, too
         assigned.position = fetch.next_offset
         if not records:
             assigned.fetches.popleft()

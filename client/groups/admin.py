@@ -17,7 +17,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.errors import ClientTimeout, error_code, named
 from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import INT64_MAX, NO_NODE, ApiKey, ErrorCode

@@ -23,22 +23,23 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.committed_offsets import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    Offsets,
+    OffsetsToCommit,
+    read_offsets,
+)
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import Membership, State
 from minibroker.client.groups.membership_tasks import MembershipTasks
-from minibroker.client.groups.offset_commits import (
-    CommitAnswer,
-    OffsetCommits,
-    OffsetsToCommit,
-    read_offsets,
-)
+from minibroker.client.groups.offset_commits import CommitAnswer, OffsetCommits
 from minibroker.client.groups.queued_commits import OnCommit, QueuedCommits
 from minibroker.client.net.cluster import Cluster
+from minibroker.client.net.coordinator_client import CoordinatorClient
 from minibroker.client.options import ConsumerOptions
 from minibroker.client.topic_selection import TopicSelection
 from minibroker.protocol.errors import BrokerError
@@ -307,6 +308,13 @@ class ConsumerGroup:
 
         timeout_s = self._options.default_api_timeout_ms / 1000
         self._delivered.record_committed(await self._commits.commit(choose, timeout_s))
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """See `Consumer.group_metadata`."""
+        asked = self.membership.commit(())
+        return ConsumerGroupMetadata(
+            asked.group_id, asked.generation, asked.member_id, asked.instance_id
+        )
 
     def commit_async(
         self, offsets: OffsetsToCommit | None, on_commit: OnCommit | None, *, is_callback: bool

@@ -34,7 +34,7 @@ from typing import Final
 from minibroker.client.errors import CommitFailed, error_code, named
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.errors import RETRIABLE, BrokerError, ProtocolError
+from minibroker.protocol.errors import NOT_A_MEMBER, RETRIABLE, BrokerError, ProtocolError
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest, PartitionCommit
 from minibroker.protocol.messages.groups import (
     NO_GENERATION,
@@ -54,10 +54,6 @@ from minibroker.protocol.types import TopicPartition
 # Another broker is the coordinator, or none is yet.
 NOT_THE_COORDINATOR: Final = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
-# The coordinator does not know this member, or has gone on without it.
-NOT_A_MEMBER: Final = frozenset(
-    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
 # Errors with which a member can never join.
 WHAT_TO_CHANGE: Final[Mapping[ErrorCode, str]] = {

@@ -27,9 +27,7 @@ import trio
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.errors import error_code
 from minibroker.client.groups.assignors import ASSIGNORS, GroupMember
-from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import (
-    NOT_A_MEMBER,
     NOT_THE_COORDINATOR,
     Membership,
     NextStep,
@@ -38,9 +36,10 @@ from minibroker.client.groups.membership import (
 from minibroker.client.groups.topic_subscription import TopicSubscription
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.connection_pool import HEARTBEATS, JOINS
+from minibroker.client.net.coordinator_client import CoordinatorClient
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import ApiKey, ErrorCode
-from minibroker.protocol.errors import BrokerError, ProtocolError
+from minibroker.protocol.errors import NOT_A_MEMBER, BrokerError, ProtocolError
 from minibroker.protocol.messages.groups import (
     NO_GENERATION,
     DescribeGroupsRequest,

@@ -15,23 +15,21 @@ a member can never succeed; what was read since the last one will be read again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
-from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.committed_offsets import OffsetAndMetadata, Offsets
 from minibroker.client.errors import error_code
-from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import (
-    NOT_A_MEMBER,
     NOT_THE_COORDINATOR,
     Membership,
     NextStep,
 )
 from minibroker.client.net.connection_pool import COMMITS
-from minibroker.protocol.constants import INT64_MAX, ApiKey, ErrorCode
-from minibroker.protocol.errors import BrokerError
+from minibroker.client.net.coordinator_client import CoordinatorClient
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.errors import NOT_A_MEMBER, BrokerError
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
     OffsetFetchRequest,
@@ -39,11 +37,6 @@ from minibroker.protocol.messages.group_offsets import (
     PartitionCommit,
 )
 from minibroker.protocol.types import TopicPartition
-
-# What to commit: a record, or for each partition the next offset to read, perhaps with a text.
-OffsetsToCommit: TypeAlias = (
-    ConsumerRecord | Mapping[TopicPartition, int] | Mapping[TopicPartition, OffsetAndMetadata]
-)
 
 
 class CommitAnswer(NamedTuple):
@@ -186,29 +179,3 @@ def _read(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata
         committed = OffsetAndMetadata(each.offset, each.metadata or "", each.leader_epoch)
         found[name] = None if each.offset < 0 else committed
     return found
-
-
-def read_offsets(
-    wanted: OffsetsToCommit, committable: Callable[[TopicPartition, int], OffsetAndMetadata]
-) -> Offsets:
-    """Return the offsets that an application wants to commit. Raises `TypeError` and
-    `ValueError`."""
-    if isinstance(wanted, ConsumerRecord):
-        name = TopicPartition(wanted.topic, wanted.partition)
-        return {name: committable(name, wanted.offset + 1)}
-    if not isinstance(wanted, Mapping):
-        raise TypeError(
-            "commit takes nothing, a record, or a mapping of TopicPartition to the next offset,"
-            f" not {type(wanted).__name__}"
-        )
-    chosen = {}
-    for name, offset in wanted.items():
-        if not isinstance(name, tuple) or len(name) != 2:
-            raise TypeError(f"a partition is a TopicPartition, not {name!r}")
-        if isinstance(offset, bool) or not isinstance(offset, int | OffsetAndMetadata):
-            raise TypeError(f"an offset is an int or an OffsetAndMetadata, not {offset!r}")
-        each = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        if not 0 <= each.offset <= INT64_MAX:
-            raise ValueError(f"an offset is 0 to {INT64_MAX}, not {each.offset}")
-        chosen[TopicPartition(*name)] = each
-    return chosen

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.committed_offsets import OffsetAndMetadata, Offsets
 from minibroker.client.errors import ClientError
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition

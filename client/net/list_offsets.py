@@ -77,7 +77,8 @@ async def _ask_node(
         if scope.cancelled_caught:  # goes on; another broker may become leader
             cluster.request_refresh()
             return
-        request = ListOffsetsRequest(partitions=tuple(asked))
+        isolation_level = cluster.options.isolation
+        request = ListOffsetsRequest(partitions=tuple(asked), isolation_level=isolation_level)
         response = await channel.call(ApiKey.LIST_OFFSETS, request)
     except OSError:
         cluster.request_refresh()

@@ -9,4 +9,6 @@ batches           pure: a batch, and the queue of a partition
 sequence_numbers  pure: idempotence
 sender            the tasks that move batches to the brokers
 delivery          what became of records
+transaction_manager  pure: the states of a transactional producer
+transactions      the requests of its transactions
 """

@@ -67,6 +67,7 @@ class AccumulatorOptions:
     retry_backoff_max_s: float
     compression: int
     is_idempotent: bool
+    is_transactional: bool = False
 
 
 class Work(NamedTuple):
@@ -84,7 +85,7 @@ class Accumulator:
 
     def __init__(self, options: AccumulatorOptions) -> None:
         self.options = options
-        self.sequences = SequenceNumbers()
+        self.sequences = SequenceNumbers(is_transactional=options.is_transactional)
         self.free_bytes = options.memory_bytes
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._open: dict[PartitionQueue, None] = {}  # with an open batch, the oldest first
@@ -114,7 +115,7 @@ class Accumulator:
         would take its first batch for a repetition.
         """
         queues = self.queues_of(topic)
-        if any(
+        if not self.sequences.may_forget(queues) or any(
             queue.open_batch is not NO_BATCH or queue.sealed or queue.in_flight for queue in queues
         ):
             return False
@@ -351,18 +352,26 @@ class Accumulator:
             batch.retry_at = now + self._backoff_s(batch, code)
             # The connection pool logs lost connections; sequences follow an earlier refusal.
             if code != ErrorCode.NETWORK_EXCEPTION and not is_about_numbers:
-                queue.record_error(str(_error_of(answer)))
+                is_usual = self._awaits_markers(queue, code)
+                queue.record_error(str(_error_of(answer)), is_usual=is_usual)
             self._requeue(queue, batch)
         else:
             self.sequences.on_given_up(queue, batch)
             self._complete(batch, NO_OFFSET, _error_of(answer, batch))
 
     def _backoff_s(self, batch: Batch, code: int) -> float:
-        if code in REFRESH_METADATA or code == ErrorCode.REQUEST_TIMED_OUT:
+        is_short = code in REFRESH_METADATA or code == ErrorCode.REQUEST_TIMED_OUT
+        if is_short or self._awaits_markers(batch.queue, code):
             first, most = LEADERSHIP_BACKOFF_S, LEADERSHIP_BACKOFF_MAX_S
         else:
             first, most = self.options.retry_backoff_s, self.options.retry_backoff_max_s
         return min(most, first * 2.0 ** min(batch.attempts - 1, 16))
+
+    def _awaits_markers(self, queue: PartitionQueue, code: int) -> bool:
+        """Whether a transaction cannot begin in the partition, perhaps because the one before is
+        just getting its markers."""
+        is_first = self.options.is_transactional and not queue.expected_sequence
+        return is_first and code == ErrorCode.NOT_ENOUGH_REPLICAS
 
     def _requeue(self, queue: PartitionQueue, batch: Batch) -> None:
         queue.requeue(batch)
@@ -379,7 +388,7 @@ class Accumulator:
     # Settling
 
     def fail_all(self, make_error: Callable[[Batch], Exception]) -> None:
-        """Fail all undelivered batches: the producer ends."""
+        """Fail all undelivered batches: the producer ends, or its transaction."""
         self.seal_all()
         for root in list(self._incomplete):
             self._give_up(self._parts_of(root), make_error)

@@ -231,10 +231,11 @@ class PartitionQueue:
         self.must_renumber = False  # as soon as nothing is in flight
         self.last_error = ""  # the last error of its batches; "" while they succeed
 
-    def record_error(self, error: str) -> None:
-        """Keep why a batch must be sent again; log it when it changes."""
+    def record_error(self, error: str, *, is_usual: bool = False) -> None:
+        """Keep why a batch must be sent again; log it when it changes, unless it is usual."""
         if error != self.last_error:
-            log.warning("%s: %s; trying again", self.topic_partition, error)
+            if not is_usual:
+                log.warning("%s: %s; trying again", self.topic_partition, error)
             self.last_error = error
 
     def requeue(self, batch: Batch) -> None:

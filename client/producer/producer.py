@@ -18,6 +18,9 @@ No record is lost silently. An accepted record is delivered, or its failure is r
 `on_delivery`, to the task that waits for the record, or else by `flush`, `close` or the end of
 `async with`, which raise `DeliveryFailed`. `close` returns within its timeout, and its report
 counts the records that it gave up.
+
+A producer with a `transactional.id` takes records in a transaction only (transactions.py). At other
+times it takes none, as after `close`: so `send_nowait` does not look at transactions at all.
 """
 
 import logging
@@ -38,7 +41,20 @@ from typing import Any, Generic, NamedTuple, Self, TypeAlias, Unpack
 
 import trio
 
-from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
+from minibroker.client.committed_offsets import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetsToCommit,
+    read_offsets,
+)
+from minibroker.client.errors import (
+    BufferFull,
+    ClientClosed,
+    ClientError,
+    ClientTimeout,
+    DeliveryFailed,
+    TransactionError,
+)
 from minibroker.client.ledger import Ledger
 from minibroker.client.net.cluster import (
     Cluster,
@@ -56,7 +72,7 @@ from minibroker.client.options import (
     read_options,
 )
 from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
-from minibroker.client.producer.batches import OpenBatch, Watcher
+from minibroker.client.producer.batches import CompletedBatch, OpenBatch, Watcher
 from minibroker.client.producer.delivery import (
     CloseReport,
     Delivery,
@@ -78,6 +94,7 @@ from minibroker.client.producer.raw_record import (
 from minibroker.client.producer.routes import Route, Routes
 from minibroker.client.producer.sender import Sender, SenderOptions
 from minibroker.client.producer.serializers import Serializers, check_no_tombstone
+from minibroker.client.producer.transactions import Transactions
 from minibroker.client.serialization import K, V
 from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records.columns import Headers
@@ -114,6 +131,10 @@ class Producer(Generic[K, V]):
     `ledger` is a file to which the delivery of each record is written, as JSON lines
     (client/ledger.py). `key_serializer` and `value_serializer` make bytes of keys and values;
     `send` calls them, but not for None, and raises what they raise.
+
+    With a `transactional_id` the producer sends transactions (`transaction`), and nothing else. Its
+    start fences earlier producers of that id, and raises `ClientTimeout` if no coordinator answers
+    within max.block.ms.
     """
 
     def __init__(
@@ -138,6 +159,9 @@ class Producer(Generic[K, V]):
         # What `send_nowait` looks at; empty while nothing may be taken, or is to be serialized.
         self._by_topic: dict[str, Route] = {}
         self._is_open = False
+        self._transactions: Transactions | None = None  # with a transactional.id, once it is open
+        # Called when it takes records from now on, or none; the blocking producer has a queue.
+        self.on_taking_changed: Callable[[], None] = lambda: None
         # Whether buffer.memory is enforced here; the blocking producer does so in its own queue.
         self.enforces_buffer_memory = True
         # A batch was opened, and the last one sealed, since `send` looked.
@@ -332,9 +356,12 @@ class Producer(Generic[K, V]):
         """Wait until all records that were accepted before the call are delivered or have failed.
 
         Raises `DeliveryFailed` for failures that were not reported yet, older ones too, and
-        `ClientClosed` if the producer was closed before all were delivered.
+        `ClientClosed` if the producer was closed before all were delivered; in a transaction that
+        has failed its `TransactionError`.
         """
         await self._wait_for_all()
+        if self._transactions is not None:
+            self._transactions.manager.raise_failure()
         if self._report is not None and self._report.undelivered:
             raise ClientClosed(
                 f"the producer was closed, and {self._report.undelivered} records given up"
@@ -359,8 +386,8 @@ class Producer(Generic[K, V]):
         """Accept no more records, wait for the accepted ones, and report the delivery of all.
 
         After `timeout_s` (None: each record's delivery.timeout.ms ends the wait) it gives up the
-        rest and counts it as undelivered. Raises `DeliveryFailed` for failures that were not
-        reported yet.
+        rest and counts it as undelivered. An open transaction is aborted. Raises `DeliveryFailed`
+        for failures that were not reported yet.
         """
         self._stop_taking()
         self._reporter.progress.unpark_all()
@@ -369,6 +396,8 @@ class Producer(Generic[K, V]):
             is_interrupted = True
             try:
                 with trio.move_on_after(inf if timeout_s is None else timeout_s):
+                    if self._transactions is not None and await self._transactions.close():
+                        self._reporter.failures.pop_unseen()  # they are given up on purpose
                     await self._wait_for_all()
                 is_interrupted = False
             finally:
@@ -391,12 +420,107 @@ class Producer(Generic[K, V]):
                 f"{batch.queue.topic_partition} were acknowledged"
             )
         )
-        reporter.report(self._accumulator.pop_completed())
+        self._report_completed(self._accumulator.pop_completed())
         reporter.failures.pop_unseen()  # the report counts them
         self._report = CloseReport(reporter.delivered, failed, reporter.failed - failed)
         reporter.progress.unpark_all()
         if self._report.undelivered and not is_reported:
             say_dropped(self._report.undelivered)
+
+    # Transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Send a transaction: commit it at the end of the block, or abort it after an exception.
+
+            async with producer.transaction():
+                await producer.send("payments", b"value")
+                offsets = consumer.committable_offsets()
+                await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+        Raises what the block raises. The commit raises `TransactionAbortable` if records could not
+        be stored; then it is aborted, too, and the block may be repeated. `TransactionInDoubt`:
+        call `commit_transaction` again. `ProducerFenced`, `ProducerFailed`: close the producer. A
+        cancelled or interrupted block is aborted within a second, or else by the coordinator.
+        """
+        await self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException as error:
+            await self.abort_after(error)
+            raise
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction, to which all records belong that are sent from now on.
+
+        Raises `ClientError` if one is open, or without `transactional.id`, and `TransactionError`.
+        """
+        await trio.lowlevel.checkpoint()
+        self._open_transactions().begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: OffsetsToCommit, group: ConsumerGroupMetadata
+    ) -> None:
+        """Commit offsets of a consumer's group with the transaction: they count once it commits.
+
+        `offsets` are as for `Consumer.commit`: a record, or for each partition the next offset to
+        read, as `Consumer.committable_offsets` returns them. `group` is what
+        `Consumer.group_metadata` returns: a consumer that has lost its partitions meanwhile commits
+        nothing. Raises `TransactionError`: without the offsets the transaction cannot be committed.
+        """
+        if not isinstance(group, ConsumerGroupMetadata):
+            raise TypeError(f"a group is what group_metadata() returns, not {type(group).__name__}")
+        chosen = read_offsets(offsets, lambda _, offset: OffsetAndMetadata(offset))
+        await self._open_transactions().send_offsets(chosen, group)
+
+    async def commit_transaction(self) -> None:
+        """Wait until all records of the transaction are stored, and commit it.
+
+        Raises `TransactionAbortable`: nothing is committed, so abort. Raises `TransactionInDoubt`
+        if the coordinator has not answered within max.block.ms: call it again. Raises
+        `ProducerFenced`, `ProducerFailed`, and `ClientError` if there is no transaction.
+        """
+        transactions = self._open_transactions()
+        try:
+            await transactions.commit(self._wait_for_all)
+        except TransactionError:
+            self._reporter.failures.pop_unseen()  # this error tells of them
+            raise
+
+    def fail_transaction(self, cause: Exception) -> None:
+        """Let the open transaction be one that can only be aborted: a record is not in it."""
+        self._open_transactions().fail(cause)
+
+    async def abort_transaction(self) -> None:
+        """Give up the transaction and its records, without waiting for them.
+
+        Raises `TransactionInDoubt` if the coordinator has not answered within max.block.ms: call it
+        again. Raises `ProducerFenced`, `ProducerFailed`, and `ClientError` if there is no
+        transaction, or its commit is in doubt.
+        """
+        transactions = self._open_transactions()
+        try:
+            await transactions.abort()
+        finally:
+            self._reporter.failures.pop_unseen()  # they are given up on purpose
+
+    async def abort_after(self, error: BaseException) -> None:
+        """Abort the transaction because a block has ended with an exception, if it is still open.
+
+        What goes wrong becomes a note of the exception. After an interrupt or a cancellation it
+        takes a second at most.
+        """
+        if self._transactions is not None and self._is_open:
+            await self._transactions.abort_after(error, self.abort_transaction)
+
+    @property
+    def takes_records(self) -> bool:
+        """Whether `send` may accept a record: between start and close, and with a
+        `transactional.id` in a transaction."""
+        return self._is_open and (
+            self._transactions is None or self._transactions.manager.takes_records
+        )
 
     def statistics(self) -> ProducerStatistics:
         """Return the current counts."""
@@ -414,12 +538,17 @@ class Producer(Generic[K, V]):
             opening = open_cluster(self.options, self._seams, self._routes.forget)
             self._cluster = cluster = await stack.enter_async_context(opening)
             options, rng = _sender_options_of(self.options), self._seams.rng
-            self._sender = Sender(options, self._routes, cluster, rng, self._reporter.report)
+            self._sender = Sender(options, self._routes, cluster, rng, self._report_completed)
             if (on_statistics := self._on_statistics) is not None:
                 regularly = partial(report_regularly, every_ms=self.options.statistics_interval_ms)
                 report = partial(regularly, lambda: on_statistics(self.statistics()))
                 await stack.enter_async_context(in_background(report))
             async with in_background(self._sender.run):
+                if self.options.transactional_id:
+                    self._transactions = transactions = Transactions(
+                        cluster, self._accumulator, self._reporter.report, self._update_taking
+                    )
+                    await transactions.begin_session()
                 self._start_taking()
                 try:
                     yield
@@ -553,16 +682,37 @@ class Producer(Generic[K, V]):
 
     def _start_taking(self) -> None:
         self._is_open = True
-        if not self._serializes:
-            self._by_topic = self._routes.by_topic
+        self._update_taking()
 
     def _stop_taking(self) -> None:
         self._is_open = False
-        self._by_topic = {}
+        self._update_taking()
+
+    def _update_taking(self) -> None:
+        """Have `send_nowait` take records, or none."""
+        may_look = self.takes_records and not self._serializes
+        self._by_topic = self._routes.by_topic if may_look else {}
+        self.on_taking_changed()
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise ClientClosed("the producer is closed, or was not entered with a `with` statement")
+        if self._transactions is not None:
+            self._transactions.manager.check_taking()
+
+    def _open_transactions(self) -> Transactions:
+        if self._transactions is None:
+            if self._is_open:
+                raise ClientError("this producer has no transactions: give it a transactional_id")
+            raise ClientClosed("the producer is closed, or was not entered with a `with` statement")
+        if not self._is_open:
+            raise ClientClosed("the producer is closed")
+        return self._transactions
+
+    def _report_completed(self, completed: list[CompletedBatch]) -> None:
+        if self._transactions is not None:
+            completed = self._transactions.on_completed(completed)
+        self._reporter.report(completed)
 
     def _has_leader(self, topic_partition: TopicPartition) -> bool:
         return self._cluster.leader_of(topic_partition) is not None
@@ -580,6 +730,7 @@ def _sender_options_of(options: ProducerOptions) -> SenderOptions:
         in_flight_max=options.max_in_flight_requests_per_connection,
         request_timeout_ms=options.request_timeout_ms,
         retry_backoff_s=options.retry_backoff_ms / 1000,
+        transactional_id=options.transactional_id or None,
     )
 
 
@@ -596,4 +747,5 @@ def _accumulator_options_of(options: ProducerOptions) -> AccumulatorOptions:
         retry_backoff_max_s=options.retry_backoff_max_ms / 1000,
         compression=CODEC_NAMES.index(options.compression_type),
         is_idempotent=options.enable_idempotence,
+        is_transactional=bool(options.transactional_id),
     )

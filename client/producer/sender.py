@@ -48,6 +48,7 @@ from minibroker.protocol.messages.producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from minibroker.protocol.messages.transactions import FIRST_PROTOCOL, SECOND_PROTOCOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class SenderOptions:
     in_flight_max: int  # requests in flight to one node
     request_timeout_ms: int  # how long a broker may wait for its replicas
     retry_backoff_s: float
+    transactional_id: str | None = None
 
 
 class _Sent(NamedTuple):
@@ -224,7 +226,13 @@ class Sender:
             batch.topic_id = self._cluster.topic_id(topic) or b""
             partitions.append(PartitionProduce(topic, partition, batch.data, batch.topic_id))
         options = self._options
-        return ProduceRequest(options.acks, options.request_timeout_ms, tuple(partitions))
+        return ProduceRequest(
+            options.acks,
+            options.request_timeout_ms,
+            tuple(partitions),
+            options.transactional_id,
+            FIRST_PROTOCOL if options.transactional_id is None else SECOND_PROTOCOL,
+        )
 
     # Answers
 

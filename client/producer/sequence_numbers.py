@@ -22,6 +22,11 @@ must be the same: same id, epoch, sequence. All rules here serve that:
   the last acknowledged sequence is the last given, there is no gap; else it is renumbered.
 
 Each rule costs a queue one pause of a round trip, and only after an error.
+
+The epoch of a transactional producer is the coordinator's: each end of a transaction gives the
+next one, in which all queues start again from 0. Where the rules above would raise the epoch, a
+batch of the transaction has failed for good; then the transaction can only be aborted, and none of
+its batches is sent any more (transaction_manager.py).
 """
 
 from itertools import islice
@@ -38,14 +43,17 @@ from minibroker.protocol.records.batch import (
     ProducerStamp,
     increment_sequence,
     stamp_producer,
+    stamp_transaction,
 )
 
 
 class SequenceNumbers:
     """The producer's identity, and the rules above for every queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_transactional: bool = False) -> None:
         self.identity: ProducerIdAndEpoch | None = None  # None: a new producer id is needed
+        self._is_transactional = is_transactional
+        self._stamp = stamp_transaction if is_transactional else stamp_producer
 
     def may_send(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Whether the first batch of a queue may be sent now."""
@@ -120,6 +128,8 @@ class SequenceNumbers:
             other.identity is not None and other.position < batch.position
             for other in (*queue.in_flight[:1], *islice(queue.sealed, 1))
         ):
+            if self._is_transactional:
+                return False  # in this transaction it can never be accepted
             queue.must_renumber = True
         return True
 
@@ -140,6 +150,13 @@ class SequenceNumbers:
             else:
                 self._renumber(queue)
 
+    def may_forget(self, queues: list[PartitionQueue]) -> bool:
+        """Whether these queues' sequences may be dropped: not within a transaction, whose epoch
+        stays."""
+        return not self._is_transactional or all(
+            queue.identity != self.identity for queue in queues
+        )
+
     def forget(self, queues: list[PartitionQueue]) -> None:
         """Drop these queues' sequences: new queues for their partitions begin in another epoch."""
         if any(queue.identity == self.identity for queue in queues):
@@ -157,13 +174,14 @@ class SequenceNumbers:
             batch.sequence = NO_SEQUENCE
 
     def _bump_epoch(self) -> None:
+        if self._is_transactional:
+            return  # the end of the transaction gives the next one
         if self.identity is None or self.identity.epoch == PRODUCER_EPOCH_MAX:
             self.identity = None
         else:
             self.identity = ProducerIdAndEpoch(self.identity.producer_id, self.identity.epoch + 1)
 
-    @staticmethod
-    def _write(batch: Batch, identity: ProducerIdAndEpoch, sequence: int) -> None:
+    def _write(self, batch: Batch, identity: ProducerIdAndEpoch, sequence: int) -> None:
         batch.identity = identity
         batch.sequence = sequence
-        stamp_producer(batch.data, ProducerStamp(identity.producer_id, identity.epoch, sequence))
+        self._stamp(batch.data, ProducerStamp(identity.producer_id, identity.epoch, sequence))

@@ -303,12 +303,11 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
     stamp_max_timestamp(view, now_ms)
 
 
-def stamp_transaction(batch: bytearray, producer_id: int, producer_epoch: int) -> None:
-    """Make one whole batch part of a producer's transaction, without a sequence; recompute the
-    CRC."""
+def stamp_transaction(batch: bytearray, producer: ProducerStamp) -> None:
+    """Make one whole batch part of a producer's transaction, as `stamp_producer` does."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | TRANSACTIONAL)
-    stamp_producer(batch, ProducerStamp(producer_id, producer_epoch, NO_SEQUENCE))
+    stamp_producer(batch, producer)
 
 
 def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from minibroker.client import Consumer, Producer, TopicPartition
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 
 JOINED_S_MAX = 100.0
 POLL_S = 0.1

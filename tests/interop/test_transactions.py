@@ -1,4 +1,5 @@
-"""Transactions of confluent-kafka's producer, on one broker and on three that are killed."""
+"""Transactions of confluent-kafka's producer and of ours, on one broker and on three that are
+killed."""
 
 import asyncio
 import time
@@ -11,7 +12,8 @@ import kafka
 import pytest
 
 from minibroker.client import NewTopic, TopicPartition
-from minibroker.client.blocking import Admin
+from minibroker.client.blocking import Admin, Consumer, Producer
+from minibroker.client.errors import ProducerFenced
 from tests.interop.features import Feature, shows
 from tests.support.processes import ClusterProcesses, running_cluster
 
@@ -159,6 +161,74 @@ def test_confluent_commits_and_aborts_on_three_brokers(
     with Admin(cluster.addresses) as admin:
         admin.create_topics(NewTopic(topic, 2, 3))
     commit_and_abort(cluster.addresses, topic)
+
+
+def test_what_ours_commits_others_read(bootstrap: str, topic: str) -> None:
+    """And the other way round: one log, in which each filters by the same list and markers."""
+    with Admin(bootstrap) as admin:
+        admin.create_topics(NewTopic(topic, 2))
+    commit_and_abort(bootstrap, topic)
+    with Producer(bootstrap, transactional_id=f"{topic}-ours") as producer:
+        for value, is_commit in ((b"0", True), (b"1", False), (b"2", True)):
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.send_and_wait(topic, value, partition=partition)
+            if is_commit:
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+    expected = [*(b"%d-%d" % (number, each) for number in (0, 2) for each in range(3)), b"0", b"2"]
+    assert read(bootstrap, topic, 8, 1) == expected
+    options: Any = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    with Consumer(bootstrap, **options) as consumer:
+        consumer.assign([(topic, 0)])
+        values: list[bytes | None] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while consumer.lag() != {TopicPartition(topic, 0): 0}:
+            assert time.monotonic() < deadline, values
+            values += [record.value for record in consumer.poll(POLL_S)]
+    assert values == expected
+
+
+def test_ours_and_another_fence_each_other(bootstrap: str, topic: str) -> None:
+    """The id counts, not the kind of client."""
+    with Admin(bootstrap) as admin:
+        admin.create_topics(NewTopic(topic, 1))
+    with Producer(bootstrap, transactional_id=topic) as ours:
+        ours.begin_transaction()
+        ours.send_and_wait(topic, b"of a zombie")
+        theirs = producer_of(bootstrap, topic)
+        theirs.begin_transaction()
+        send(theirs, topic, b"of the next")
+        with pytest.raises(ProducerFenced):
+            ours.commit_transaction()
+        theirs.commit_transaction(TIMEOUT_S)
+    theirs.begin_transaction()
+    send(theirs, topic, b"of a zombie")
+    with Producer(bootstrap, transactional_id=topic) as ours, ours.transaction():
+        ours.send(topic, b"of ours")
+    with pytest.raises(confluent_kafka.KafkaException):
+        theirs.commit_transaction(TIMEOUT_S)
+    assert read(bootstrap, topic, 2) == [b"of the next", b"of ours"]
+
+
+def test_ours_goes_on_when_brokers_are_killed(cluster: ClusterProcesses, topic: str) -> None:
+    """Each of three brokers in turn, while transactions are sent: each of them is committed once,
+    in order, and one that failed was aborted and is sent again."""
+    with Admin(cluster.addresses) as admin:
+        admin.create_topics(NewTopic(topic, 2, 3))
+    with Producer(cluster.addresses, transactional_id=topic, linger_ms=0) as producer:
+        for number in range(12):
+            if number in (3, 6, 9):
+                cluster.kill(number // 3)
+            with producer.transaction():
+                for partition in range(2):
+                    producer.send(topic, b"%d" % number, partition=partition)
+            if number in (4, 7, 10):
+                cluster.start(number // 3)
+    for partition in range(2):
+        values = read(cluster.addresses, topic, 12, partition)
+        assert values == [b"%d" % number for number in range(12)]
 
 
 def test_a_zombie_is_fenced(bootstrap: str, topic: str) -> None:

@@ -25,14 +25,19 @@ from minibroker.broker.server.handlers import group_offsets
 from minibroker.broker.server.services import Services
 from minibroker.broker.transactions.coordinator import check_transactional_id
 from minibroker.broker.turns import AT_ONCE, Turn, Turns, in_turns_if
-from minibroker.protocol.constants import ACKS_ALL, PRODUCER_EPOCH_MAX, ErrorCode
+from minibroker.protocol.constants import (
+    ACKS_ALL,
+    NO_SEQUENCE,
+    PRODUCER_EPOCH_MAX,
+    ErrorCode,
+)
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest, PartitionCommit
 from minibroker.protocol.messages.groups import NO_GENERATION
 from minibroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from minibroker.protocol.records.batch import stamp_transaction
+from minibroker.protocol.records.batch import ProducerStamp, stamp_transaction
 
 Answer = TxnOffsetCommitResponse | Turns[TxnOffsetCommitResponse]
 
@@ -67,7 +72,8 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
             now = trio.current_time()
             if _check(services, request, now) != serving:
                 raise Refused(ErrorCode.NOT_COORDINATOR)
-        stamp_transaction(batch, request.producer_id, request.producer_epoch)
+        producer = ProducerStamp(request.producer_id, request.producer_epoch, NO_SEQUENCE)
+        stamp_transaction(batch, producer)
         transaction = ProducerTransaction(request.transactional_id, request.transaction_version)
         waiting = services.verified_appends.submit(
             serving.shard.partition, memoryview(batch), transaction, ACKS_ALL

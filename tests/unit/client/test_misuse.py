@@ -43,8 +43,8 @@ MISUSE = [
     ("alone.assign_topics('^t')", "'^t' is a pattern, which only subscribe takes"),
     ("alone.assign_topics('nowhere')", "there is no topic 'nowhere', and this client creates none"),
     ("alone.commit()", "this consumer is in no group: give it a group_id"),
-    ("member.commit(5)", "commit takes nothing, a record, or a mapping"),
-    ("member.commit([('t', 0, 5)])", "commit takes nothing, a record, or a mapping"),
+    ("member.commit(5)", "offsets to commit are those of a record"),
+    ("member.commit([('t', 0, 5)])", "offsets to commit are those of a record"),
     ("member.commit({'t': 5})", "a partition is a TopicPartition, not 't'"),
     (
         "member.commit({TopicPartition('t', 0): None})",

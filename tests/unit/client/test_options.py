@@ -121,8 +121,8 @@ def test_a_name_that_is_near_none_names_none() -> None:
         (ConsumerOptions, "auto.commit.enable", "it is called enable.auto.commit here"),
         (ProducerOptions, "queue.buffering.max.ms", "it is called linger.ms here"),
         (ProducerOptions, "metadata.broker.list", "it is called bootstrap.servers here"),
-        (ProducerOptions, "transactional.id", "has no transactions yet"),
-        (ConsumerOptions, "isolation.level", "of whatever transaction"),
+        (ConsumerOptions, "transactional.id", "it is one of a producer"),
+        (ProducerOptions, "isolation.level", "it is one of a consumer"),
         (ConsumerOptions, "allow.auto.create.topics", "never creates a topic"),
         (ConsumerOptions, "value_serializer", "a keyword of a producer"),
         (ProducerOptions, "key.deserializer", "a keyword of a consumer"),
@@ -183,6 +183,8 @@ def test_a_bad_value_is_an_error_that_says_the_range(given: dict[str, object], w
         ({"enable_idempotence": True, "acks": 1}, "acks=all"),
         ({"enable_idempotence": True, "retries": 0}, "retries"),
         ({"delivery_timeout_ms": 30_004}, "at least linger.ms"),
+        ({"transactional_id": "t", "acks": 1}, "transactional.id needs enable.idempotence"),
+        ({"transactional_id": "t", "enable_idempotence": False}, "transactional.id needs"),
     ],
 )
 def test_options_that_contradict_each_other_are_errors(

@@ -12,7 +12,7 @@ from minibroker.cli.group import commands
 from minibroker.cli.group.seek import Scope, parse_scope
 from minibroker.cli.terminal import Failure, OutputFormat
 from minibroker.client.admin import ClusterDescription
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.groups.admin import (
     GroupDescription,
     GroupMemberDescription,

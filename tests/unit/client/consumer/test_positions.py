@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.health import describe
 from minibroker.client.consumer.positions import Positions

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from minibroker.client.admin import Admin
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.errors import ClientTimeout
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError

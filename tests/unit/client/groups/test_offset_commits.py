@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.committed_offsets import OffsetAndMetadata
 from minibroker.client.errors import CommitFailed
 from minibroker.client.groups.membership import Membership
 from minibroker.client.groups.offset_commits import OffsetCommits

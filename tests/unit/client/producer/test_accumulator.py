@@ -506,3 +506,56 @@ def test_forgetting_unused_lanes_costs_no_epoch() -> None:
     assert machine.accumulator.drop_queues("t")
     machine.send(P1)
     assert numbers(machine.drain()) == [(0, 0)]
+
+
+def test_a_transactional_batch_that_cannot_follow_fails() -> None:
+    """The epoch is the coordinator's: nothing is numbered anew in it. In the next one, all queues
+    begin again from 0, also behind a batch of the last one that is still under way."""
+    machine = Machine(is_transactional=True)
+    machine.begin()
+    for _ in range(3):
+        machine.send()
+    first, second, third = machine.drain() + machine.drain() + machine.drain()
+    machine.handle_answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert not machine.errors(), "one before it is under way"
+    machine.handle_answer(first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    [error] = machine.errors()
+    assert isinstance(error, BrokerError)
+    assert machine.accumulator.sequences.identity == ProducerIdAndEpoch(7, 0)
+    machine.accumulator.fail_all(lambda _: BufferFull("the transaction has failed"))
+    assert len(machine.errors()) == 2
+    machine.accumulator.sequences.identity = ProducerIdAndEpoch(7, 1)
+    machine.send()
+    assert not machine.drain(now=1.0)
+    machine.handle_answer(third, ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert numbers(machine.drain(now=1.0)) == [(1, 0)]
+    assert machine.accumulator.sequences.identity == ProducerIdAndEpoch(7, 1)
+
+
+def test_the_batches_of_a_transactional_producer_say_so() -> None:
+    """Under their checksum; the parts of a split batch, too."""
+    machine = Machine(is_transactional=True)
+    machine.send(count=2)
+    (batch,) = machine.drain()
+    machine.handle_answer(batch, ErrorCode.MESSAGE_TOO_LARGE)
+    parts = [batch]
+    while len(parts) < 3:
+        parts += machine.drain(now=10.0)
+        machine.handle_answer(parts[-1])
+    for part in parts:
+        header = read_header(part.data)
+        assert header.is_transactional
+        assert has_valid_crc(part.data, header)
+    machine = Machine()
+    machine.send()
+    assert not read_header(machine.drain()[0].data).is_transactional
+
+
+def test_the_sequences_of_a_deleted_topic_are_kept_in_their_transaction() -> None:
+    """There is no other epoch in which they could begin again before its end."""
+    machine = Machine(is_transactional=True)
+    machine.begin()
+    assert not machine.accumulator.drop_queues("t")
+    machine.accumulator.sequences.identity = ProducerIdAndEpoch(7, 1)
+    assert machine.accumulator.drop_queues("t")
+    assert machine.accumulator.sequences.identity == ProducerIdAndEpoch(7, 1)

@@ -1,4 +1,4 @@
-"""Requests to a group's coordinator, which any broker can name.
+"""Requests to the coordinator of a group or of a transactional id, which any broker can name.
 
 The client finds the coordinator when it needs it and does not know it. It forgets the coordinator
 when a connection to it is lost, or when it answers that it is not the coordinator; so after a
@@ -18,17 +18,18 @@ from minibroker.client.net.connection_pool import COMMITS, JITTER
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
 from minibroker.protocol.messages import Request
-from minibroker.protocol.messages.groups import FindCoordinatorRequest
+from minibroker.protocol.messages.groups import GROUP_KEY, FindCoordinatorRequest
 
 Response = TypeVar("Response")
 
 
 class CoordinatorClient:
-    """The requests of one group."""
+    """The requests about one key: a group, or a transactional id, as `key_type` says."""
 
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
+    def __init__(self, cluster: Cluster, key: str, *, key_type: int = GROUP_KEY) -> None:
         self._cluster = cluster
-        self._group_id = group_id
+        self._key = key
+        self._key_type = key_type
         self._node_id = NO_NODE
         self._finding = trio.StrictFIFOLock()
 
@@ -58,10 +59,11 @@ class CoordinatorClient:
         if node_id in (None, self._node_id):
             self._node_id = NO_NODE
 
-    async def pause(self, failures: int) -> None:
-        """Wait between tries: `retry.backoff.ms`, doubled with each failure up to its maximum."""
+    async def pause(self, failures: int, first_ms: int | None = None) -> None:
+        """Wait between tries: `first_ms` or `retry.backoff.ms`, doubled with each failure, at most
+        `retry.backoff.max.ms`."""
         options = self._cluster.options
-        backoff_ms = options.retry_backoff_ms * 2 ** min(failures, 30)
+        backoff_ms = (first_ms or options.retry_backoff_ms) * 2 ** min(failures, 30)
         jitter = self._cluster.seams.rng.uniform(1 - JITTER, 1 + JITTER)
         await trio.sleep(min(backoff_ms, options.retry_backoff_max_ms) / 1000 * jitter)
 
@@ -72,10 +74,10 @@ class CoordinatorClient:
     async def _find(self) -> int:
         async with self._finding:
             if self._node_id == NO_NODE:
-                request = FindCoordinatorRequest(self._group_id)
+                request = FindCoordinatorRequest(self._key, self._key_type)
                 answer = await self._cluster.ask(ApiKey.FIND_COORDINATOR, request)
                 error = error_code(answer.error)
-                text = f"the coordinator of {named(self._group_id)}"
+                text = f"the coordinator of {named(self._key, self._key_type)}"
                 text += f": {answer.error_message}" if answer.error_message else ""
                 if error in RETRIABLE:
                     raise ConnectionLost(f"{error.name}: {text}")
