@@ -334,14 +334,8 @@ class _Run:
             bodies_of=bodies_of,
             aborted=aborted,
             coordinated=coordinated,
-            as_of_ms=self._as_of_ms(inputs),
+            as_of_ms=self._began_ms if inputs.is_live else _last_written_ms(inputs),
         )
-
-    def _as_of_ms(self, inputs: Inputs) -> int:
-        """Return the time at which the logs are judged: now, or when brokers that are down wrote
-        last."""
-        written_ms = max((log.written_ms for log in inputs.logs), default=0)
-        return self._began_ms if inputs.is_live else written_ms or self._began_ms
 
     def _read_records(
         self, logs: Sequence[LogDirectory], equal: Mapping[Replica, Replica]
@@ -474,6 +468,11 @@ def _without(batches: DataFrame, hidden: Collection[Replica]) -> DataFrame:
 
 def _name(row: ReplicaRow) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
+
+
+def _last_written_ms(inputs: Inputs) -> int:
+    """Return when brokers that are down wrote last; 0 if there are no logs."""
+    return max((log.written_ms for log in inputs.logs), default=0)
 
 
 def _left_in_sync(

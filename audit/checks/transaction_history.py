@@ -26,7 +26,7 @@ class Step(NamedTuple):
     producer_epoch: int
     base_offset: int
     last_offset: int
-    count: int
+    records: int
     max_timestamp: int
     attributes: int
     marker: int | None
@@ -74,7 +74,7 @@ class TransactionHistory:
                 first_ms=step.max_timestamp,
                 is_first=step.producer_id not in self._ended,
             )
-        records = (begun.records or 0) + step.count
+        records = (begun.records or 0) + step.records
         self._open[step.producer_id] = begun._replace(last_offset=step.last_offset, records=records)
         return None
 
