@@ -9,6 +9,7 @@ was written again by the next coordinator, or retention or compaction took the r
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from minibroker.protocol.records.batch import CONTROL
@@ -19,14 +20,15 @@ ABORTED: Final = "abort"
 OPEN: Final = "open"
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Step:
     """A transactional batch or a marker, with the columns of BATCHES."""
 
     producer_id: int
     producer_epoch: int
     base_offset: int
     last_offset: int
-    records: int
+    count: int
     max_timestamp: int
     attributes: int
     marker: int | None
@@ -74,7 +76,7 @@ class TransactionHistory:
                 first_ms=step.max_timestamp,
                 is_first=step.producer_id not in self._ended,
             )
-        records = (begun.records or 0) + step.records
+        records = (begun.records or 0) + step.count
         self._open[step.producer_id] = begun._replace(last_offset=step.last_offset, records=records)
         return None
 
