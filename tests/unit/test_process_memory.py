@@ -31,7 +31,7 @@ def test_memory_between_small_objects_is_given_back() -> None:
         small.append(bytearray(1024))
     grown = resident_bytes()
     del pieces
-    ProcessMemory(perf_counter).release()
+    ProcessMemory(perf_counter).release(0)
     assert resident_bytes() < grown - PIECES * PIECE // 2
     assert len(small) == PIECES
 
@@ -44,8 +44,46 @@ def test_a_peak_while_memory_is_given_back_is_no_floor(monkeypatch: pytest.Monke
     trims: list[int] = []
     monkeypatch.setattr(memory, "_trim", trims.append)
     for _ in range(3):
-        memory.release()
+        memory.release(HELD_BYTES_MAX + 1)
     assert len(trims) == 3
+
+
+def test_what_a_long_load_has_left_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The floor rises as long as requests hold much, and may be above what is held after them."""
+    resident = [76 << 20]
+    monkeypatch.setattr("minibroker.broker.process_memory.resident_bytes", lambda: resident[0])
+    memory = ProcessMemory(perf_counter)
+    trims: list[int] = []
+    monkeypatch.setattr(memory, "_trim", trims.append)
+    memory.release(0)
+    resident[0] = 200 << 20
+    for _ in range(200):
+        memory.release(HELD_BYTES_MAX + 1)
+    count = len(trims)
+    assert 100 < count < 200
+    resident[0] = 120 << 20
+    memory.release(HELD_BYTES_MAX + 1)
+    assert len(trims) == count
+    memory.release(HELD_BYTES_MAX)
+    memory.release(HELD_BYTES_MAX)
+    assert len(trims) == count + 1
+
+
+def test_memory_of_threads_is_given_back() -> None:
+    """The C library would keep the free memory of an arena of their own, the more of it the larger
+    a piece was that was once freed."""
+    code = (
+        "import threading; from time import perf_counter;"
+        "from minibroker.broker.process_memory import ProcessMemory, resident_bytes;"
+        "memory = ProcessMemory(perf_counter); pieces = [bytearray(30 << 20)];"
+        "pieces.clear(); is_over, is_full = threading.Event(), threading.Event();"
+        "fill = lambda: [pieces.append(bytearray(1 << 16)) for _ in range(1000)];"
+        "thread = threading.Thread(target=lambda: (fill(), is_full.set(), is_over.wait()));"
+        "before = resident_bytes(); thread.start(); is_full.wait(); full = resident_bytes();"
+        "assert full > before + (50 << 20); pieces.clear(); memory.release(0);"
+        "left = resident_bytes(); is_over.set(); assert left < before + (8 << 20), left - before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_process_that_has_not_grown_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,13 +93,13 @@ def test_a_process_that_has_not_grown_is_left_alone(monkeypatch: pytest.MonkeyPa
     memory = ProcessMemory(perf_counter)
     trims: list[int] = []
     monkeypatch.setattr(memory, "_trim", trims.append)
-    memory.release()
-    memory.release()
+    memory.release(0)
+    memory.release(0)
     resident[0] += REGROWTH_BYTES - 1
-    memory.release()
+    memory.release(0)
     assert len(trims) == 1
     resident[0] += 1
-    memory.release()
+    memory.release(0)
     assert len(trims) == 2
 
 
