@@ -141,7 +141,7 @@ def newest(rows: Iterable[Any]) -> list[Known]:
     """Return the newest records of ids, from rows of COORDINATED."""
     found: list[Known] = []
     for row in rows:
-        columns = {name: row[name] for name in StateRecord._fields}
-        partitions = tuple(TopicPartition(*each) for each in row["partitions"] or ())
-        found.append(Known(row["home"], StateRecord(**columns | {"partitions": partitions})))
+        columns: dict[str, Any] = {name: row[name] for name in StateRecord._fields}
+        columns["partitions"] = tuple(TopicPartition(*each) for each in row["partitions"] or ())
+        found.append(Known(row["home"], StateRecord(**columns)))
     return found
