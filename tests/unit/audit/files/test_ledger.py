@@ -55,6 +55,15 @@ def read(path: Path, chunk_bytes: int = 100) -> list[dict[str, object]]:
     return pa.Table.from_batches(batches, LEDGER).to_pylist()
 
 
+def test_a_ledger_says_what_its_consumer_reads(tmp_path: Path) -> None:
+    """Committed records only, if its first line says so; other levels mean nothing."""
+    levels = ("read_committed", "read_uncommitted", None, 5)
+    path = tmp_path / "ledger"
+    lines = ({"name": "startup_complete", "isolation": level} for level in levels)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [row["event"] for row in read(path)] == ["began", "isolated", "began", "began", "began"]
+
+
 def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
     """Every record with its bytes, its place and what its acknowledgement was worth."""
     data = encode_batch([(5, b"k", b"\xff\x00", ()), (5, None, "ü\U0001f600".encode(), ())])
