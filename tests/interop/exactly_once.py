@@ -29,7 +29,7 @@ OF_PROGRAM: Final = (APPLICATION, DIRECTORY)
 PARTITIONS: Final = 3
 WORDS: Final = tuple(b"word-%d" % n for n in range(20))
 BURST: Final = 100  # records that are written at once; of each word as many
-POLL_S: Final = 0.05
+LEFT_MAX: Final = 500  # records that are not yet transformed
 PAUSE_S: Final = 0.01  # between two looks
 READ_S_MAX: Final = 30.0
 ENDS_MAX: Final = 10  # of a program by itself: it does not come up any more
@@ -97,7 +97,7 @@ class Trial:
         self._down: set[int] = set()
         self._directories = 1
         self._written = 0
-        self._read: Numbers = defaultdict(list)
+        self._read = 0
         self._places = [TopicPartition(f"{name}-out", number) for number in range(PARTITIONS)]
         self._committed.assign(self._places)
         self.program = Supervised(
@@ -157,11 +157,12 @@ class Trial:
         self.program.wait_until(self._is_all_committed, "the offsets")
 
     def _is_all_read(self) -> bool:
-        for record in self._committed.poll(POLL_S):
-            assert record.key is not None
-            assert record.value is not None
-            self._read[record.key].append(int(record.value))
-        return sum(map(len, self._read.values())) >= self._written
+        return self._count_left() <= 0
+
+    def _count_left(self) -> int:
+        """Count the records that are not yet transformed, for a reader of committed records."""
+        self._read += len(self._committed.poll(0))
+        return self._written - self._read
 
     def _is_all_committed(self) -> bool:
         places = [TopicPartition(f"{self._name}-in", number) for number in range(PARTITIONS)]
@@ -171,7 +172,8 @@ class Trial:
 
     def _write_until_open(self) -> None:
         def is_open() -> bool:
-            self.write()
+            if self._count_left() < LEFT_MAX:
+                self.write()
             return self._is_open()
 
         self.program.wait_until(is_open, "a transaction")

@@ -51,13 +51,12 @@ def judge(bootstrap: str, name: str, tried: Trial) -> None:
 
 @shows(Feature.EXACTLY_ONCE, "confluent-kafka")
 def test_a_program_and_a_broker_are_killed(tmp_path: Path) -> None:
-    """In the middle of a transaction: first the program, then the leader of its output."""
+    """In the middle of a transaction: the program and, with it, the leader of its output."""
     with (
         running_cluster(tmp_path / "brokers", settings=SETTINGS) as cluster,
         trial(cluster, "numbers", CONFLUENT, tmp_path / "numbers") as tried,
     ):
-        tried.kill_while_open([APPLICATION])
-        tried.kill_while_open([OUTPUT])
+        tried.kill_while_open([APPLICATION, OUTPUT])
         judge(cluster.addresses, "numbers", tried)
 
 

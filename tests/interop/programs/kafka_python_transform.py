@@ -1,14 +1,19 @@
 """python kafka_python_transform.py BOOTSTRAP APPLICATION DIRECTORY: adds one to numbers.
 
-As confluent_transform.py.
+As confluent_transform.py. A transaction that takes longer than `TRANSACTION_S_MAX` ends the
+program: kafka-python may wait for ever for the answer to a request that it has dropped
+(docs/kafka.md, "Bugs of clients").
 """
 
+import faulthandler
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaConnectionError, KafkaError
+
+TRANSACTION_S_MAX = 10.0
 
 bootstrap, application = sys.argv[1:3]
 producer = KafkaProducer(
@@ -57,9 +62,11 @@ def transform(found: Mapping[TopicPartition, Sequence[Any]]) -> None:
 
 while True:
     if found := poll():
+        faulthandler.dump_traceback_later(TRANSACTION_S_MAX, exit=True)
         try:
             transform(found)
         except KafkaError:
             producer.abort_transaction()  # raises the error if no transaction can follow
             for place, records in found.items():
                 consumer.seek(place, records[0].offset)
+        faulthandler.cancel_dump_traceback_later()
