@@ -11,6 +11,7 @@ driver keeps only what is small: a row per log, a row per leader epoch, and the 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -79,6 +80,7 @@ from minibroker.audit.model import (
 from minibroker.audit.progress import Jobs, Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
 from minibroker.audit.report.pictures import pictures
+from minibroker.audit.session import interpreted
 from minibroker.audit.source import Piece, is_read_here, pieces_of, read_pieces, read_table
 from minibroker.audit.summary import (
     BrokerSeen,
@@ -102,6 +104,7 @@ BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
 _COPIES: Final = pa.schema([pa.field("source", pa.int32()), *REPLICA_FIELDS])
 _CHECKS_AT_ONCE: Final = 4
+INTERPRETED_BYTES_MAX: Final = 16 << 20  # of logs and ledgers: their checks are not compiled
 _NAMED_MAX: Final = 5  # partitions, in a note
 
 
@@ -187,7 +190,7 @@ class _Run:
                 batches = _without(batches, inputs.hidden)
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, self._written)
-        with self._stages.stage("running the checks"):
+        with self._stages.stage("running the checks"), self._interpreted(inputs):
             tables = self._tables(inputs, batches, rows)
             counts = self._check(tables)
         if inputs.is_live:
@@ -209,6 +212,12 @@ class _Run:
     def _read_cluster(self) -> Cluster | None:
         export = self._options.export
         return None if export is None else cluster_of(export())
+
+    def _interpreted(self, inputs: Inputs) -> AbstractContextManager[None]:
+        """Let Spark interpret the checks of a small input."""
+        ledgers, _ = without_copies(self._options.ledgers)
+        size = _bytes_of(inputs) + sum(path.stat().st_size for path in ledgers if path.exists())
+        return interpreted(self._spark) if size <= INTERPRETED_BYTES_MAX else nullcontext()
 
     def _scan(self, inputs: Inputs) -> DataFrame:
         written, pieces = self._written, pieces_of(inputs.logs)
@@ -325,14 +334,8 @@ class _Run:
             bodies_of=bodies_of,
             aborted=aborted,
             coordinated=coordinated,
-            as_of_ms=self._as_of_ms(inputs),
+            as_of_ms=self._began_ms if inputs.is_live else _last_written_ms(inputs),
         )
-
-    def _as_of_ms(self, inputs: Inputs) -> int:
-        """Return the time at which the logs are judged: now, or when brokers that are down wrote
-        last."""
-        written_ms = max((log.written_ms for log in inputs.logs), default=0)
-        return self._began_ms if inputs.is_live else written_ms or self._began_ms
 
     def _read_records(
         self, logs: Sequence[LogDirectory], equal: Mapping[Replica, Replica]
@@ -465,6 +468,11 @@ def _without(batches: DataFrame, hidden: Collection[Replica]) -> DataFrame:
 
 def _name(row: ReplicaRow) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
+
+
+def _last_written_ms(inputs: Inputs) -> int:
+    """Return when brokers that are down wrote last; 0 if there are no logs."""
+    return max((log.written_ms for log in inputs.logs), default=0)
 
 
 def _left_in_sync(

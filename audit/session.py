@@ -25,7 +25,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,12 @@ from minibroker.audit.packaging import write_package
 # task.
 _CLUSTER_SHUFFLE_PARTITIONS: Final = 32
 _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+
+# The second one is Spark's own switch for tests.
+_INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 # `shell`: the class whose log level Spark treats as a shell's; PySpark counts as a shell. Without a
 # level of its own Spark sets the root's to "warn", and prints two lines about it.
@@ -96,6 +103,20 @@ def spark_session(
     for name, value in (chosen | dict(settings or {})).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Let Spark interpret expressions: for small tables that takes less time than to compile them.
+    Afterwards the session, which may be the caller's, has its own settings again."""
+    before = {name: str(spark.conf.get(name)) for name in _INTERPRETED}
+    try:
+        for name, value in _INTERPRETED.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def local_cores(master: str) -> int | None:

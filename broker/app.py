@@ -120,8 +120,9 @@ class System:
     `node_type` the lab and the simulation replace rules. `connect_socket` connects fetchers that
     are threads, and `dispatch` serves requests. The broker calls `settle_memory` once it runs, and
     when it has many more or fewer partitions than before: the garbage collector need not scan what
-    is there every time. A worker calls `release_memory` now and then: it gives free memory back to
-    the machine.
+    is there every time. It calls `collect_garbage` now and then, with the time and the bytes that
+    requests hold. A worker calls `release_memory` now and then, with these bytes: it gives free
+    memory back to the machine.
     """
 
     network: Network
@@ -139,7 +140,8 @@ class System:
     connect_socket: ConnectSocket = connected_socket
     dispatch: Dispatch = dispatch
     settle_memory: Callable[[], None] = lambda: None
-    release_memory: Callable[[], None] = lambda: None
+    release_memory: Callable[[int], None] = lambda held_bytes: None
+    collect_garbage: Callable[[float, int], None] = lambda now, held_bytes: None
 
 
 class Started(NamedTuple):
@@ -471,9 +473,8 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every two seconds: give free memory back."""
-        settled: int | None = None
-        released_at = trio.current_time()
+        after many new partitions. Every two seconds: collect garbage, and give free memory back."""
+        settled, released_at = -SETTLED_PARTITIONS, trio.current_time()
         while True:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
@@ -482,12 +483,14 @@ class _Broker:
             if not self._node.may_decide_alone(now):
                 await take_turns(self._services.wake_abandoned(now))
             count = len(self._replicas.partitions)
-            if settled is None or abs(count - settled) >= SETTLED_PARTITIONS:
+            if abs(count - settled) >= SETTLED_PARTITIONS:
                 settled = count
                 self._system.settle_memory()
             if now >= released_at + RELEASE_S:
                 released_at = now
-                await self._system.in_worker(self._system.release_memory)
+                held_bytes = self._services.memory.statistics()
+                self._system.collect_garbage(now, held_bytes)
+                await self._system.in_worker(self._system.release_memory, held_bytes)
 
     def _report_tail(self) -> None:
         """Log that the end of logs may be lost. The controller, which admitted us, knows it."""

@@ -21,7 +21,7 @@ Step: TypeAlias = Callable[[], Any] | None
 # A computation that yields steps. It is sent what the function returns, or thrown what it raises.
 Steps: TypeAlias = Generator[Step, Any, Result]
 
-AT_ONCE: Final = 500  # partitions, in one turn: some milliseconds
+AT_ONCE: Final = 200  # partitions, in one turn: a few milliseconds at most
 
 
 def at_once(items: Iterable[Item], count: int = AT_ONCE) -> Iterator[list[Item]]:

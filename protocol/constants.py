@@ -238,7 +238,7 @@ REQUEST_HEADER_BYTES_MAX: Final = 1024 * 1024
 # request with more than ELEMENTS_AT_ONCE is served in turns, one with more than ELEMENTS_MAX ends
 # its connection. A cluster has up to 10,000 partitions (docs/operations.md, "How large"), and a
 # request may name each of them with its topic.
-ELEMENTS_AT_ONCE: Final = 500
+ELEMENTS_AT_ONCE: Final = 200
 ELEMENTS_MAX: Final = 20_000
 # All apis but PRODUCE. Of what they carry a broker stores at most `message.max.bytes` at once.
 SMALL_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -3,13 +3,13 @@
 A checker proves something only if it was seen to fail. So each rule that keeps a promise is broken
 here once, by a subclass that replaces that one rule; the broker's code has nothing for it. The bugs
 are ones that brokers like this one have had. Rules of groups are not in the replicas; `mutated`
-breaks them instead.
+breaks them instead. Those of transactions are in `transaction_mutants.py`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from minibroker.broker.controller import elections
 from minibroker.broker.controller.backoff import Backoff
@@ -56,6 +56,8 @@ from minibroker.protocol.records.columns import Columns
 from minibroker.protocol.records.retained import filler, retain
 from minibroker.protocol.types import Buffer
 from minibroker.testing.lab.strategies import HighWatermarkReplicas
+from minibroker.testing.rule import Rule
+from minibroker.testing.transaction_mutants import TRANSACTION_MUTANTS
 
 FOR_EVER_MS: Final = 1 << 62
 
@@ -269,14 +271,6 @@ DELETION_MUTANTS: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
 # -- of groups: one rule is taken out of its class, for the length of a block
 
 
-class Rule(NamedTuple):
-    """The replacement of a method or property of a class, or of a function of a module."""
-
-    owner: type | ModuleType
-    name: str
-    broken: object
-
-
 def _outcome_of_append(
     shard: CoordinatorShard[Any, Any, Any, Any], _end: int, registry: GroupRegistry
 ) -> ErrorCode:
@@ -486,7 +480,7 @@ COMPACTION_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Break a rule for the length of a block."""
-    tables = (RULE_MUTANTS, WIRE_MUTANTS, COMPACTION_MUTANTS)
+    tables = (RULE_MUTANTS, WIRE_MUTANTS, COMPACTION_MUTANTS, TRANSACTION_MUTANTS)
     with patched(*next(table[name] for table in tables if name in table)):
         yield
 

@@ -53,11 +53,11 @@ def uncommitted_read(tables: Tables) -> DataFrame | None:
     )
     what = when(col("outcome") == ABORTED, "it was aborted").otherwise("it has no marker")
     detail = format_string(
-        "%s; shown %d times to consumers of committed records, first in %s line %d",
+        "%s; first shown in %s line %d; lines in all: %d",
         what,
-        "times",
         "first.ledger",
         "first.line",
+        "times",
     )
     columns = {
         "broker": lit(None).cast("int"),

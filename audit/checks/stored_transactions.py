@@ -5,6 +5,7 @@ The runs tell whether there are any: without transactions nothing here is planne
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from minibroker.protocol.records.batch import TRANSACTIONAL
 
 _ORDER: Final = (*REPLICA, "segment", "position")
 _OFFSETS_MAX: Final = 1 << 22  # of a batch: no header may fill the memory
-_COLUMNS: Final = (*REPLICA, *Step._fields)
+_COLUMNS: Final = (*REPLICA, *(each.name for each in fields(Step)))
 
 
 def has_transactions(batches: DataFrame) -> bool:

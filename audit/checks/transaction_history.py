@@ -9,6 +9,7 @@ was written again by the next coordinator, or retention or compaction took the r
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from minibroker.protocol.records.batch import CONTROL
@@ -19,7 +20,8 @@ ABORTED: Final = "abort"
 OPEN: Final = "open"
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Step:
     """A transactional batch or a marker, with the columns of BATCHES."""
 
     producer_id: int

@@ -172,7 +172,9 @@ class _Rows:
         ends = np.cumsum(fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES)
         for row in map(int, control):
             batch = view[int(ends[row - 1]) if row else 0 : int(ends[row])]
-            marker = read_end_marker(batch, read_header(batch))
+            header = read_header(batch)
+            is_right = header.crc == self.crcs[first + row]
+            marker = read_end_marker(batch, header) if is_right else None
             if marker is not None:
                 self._markers[first + row] = COMMIT if marker.is_commit else ABORT
 
@@ -194,7 +196,8 @@ class _Rows:
             "marker": None,
         }
         if self._markers:
-            known["marker"] = pa.array(map(self._markers.get, range(len(fields))), pa.int8())
+            kinds = [self._markers.get(row) for row in range(len(fields))]
+            known["marker"] = pa.array(kinds, pa.int8())
         columns = [
             _column(
                 known[field.name] if field.name in known else fields[field.name], field, len(fields)

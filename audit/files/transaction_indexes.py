@@ -60,9 +60,7 @@ def _read(log: LogDirectory, segment: SegmentFile) -> Iterator[pa.Table]:
         yield _rows(log, segment, 1, {"problem": [problem]})
 
 
-def _rows(
-    log: LogDirectory, segment: SegmentFile, count: int, columns: dict[str, Any]
-) -> pa.Table:
+def _rows(log: LogDirectory, segment: SegmentFile, count: int, columns: dict[str, Any]) -> pa.Table:
     fixed: dict[str, Any] = {**log.replica.columns, "segment": segment.base_offset}
     arrays = [
         pa.array(columns[field.name], field.type)

@@ -5,7 +5,7 @@ Brokers write them with code of their own; this reader shares none of it.
 """
 
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.audit.files.fields import Fields
 from minibroker.protocol.types import TopicPartition
@@ -77,7 +77,7 @@ def _state(name: str, value: bytes) -> StateRecord:
         raise ValueError(f"a state of the number {number}")
     partitions = _partitions(fields) if version else _old_partitions(fields)
     updated_ms, started_ms = fields.number(">q"), fields.number(">q")
-    more: dict[str, int] = {}
+    more: dict[str, Any] = {}
     for tag, data in (fields.tags() if version else {}).items():
         if tag in _TAGS:
             try:

@@ -188,19 +188,7 @@ def _steps(
             f"{', '.join(rebuilt)}: with its broker down, remove each named file. The broker makes"
             " it again from the batches."
         )
-    if "transaction-index" in checks:
-        yield Step(
-            "transaction-index: with its broker down, remove the .index and .txnindex files of each"
-            " named segment. The broker makes them again from the batches."
-        )
-    if _OPEN in checks:
-        yield from _end_transactions(found=[each for each in findings if each.check == _OPEN])
-    if "transaction-outcome" in checks:
-        yield Step(
-            "transaction-outcome: no marker can be taken back. Compare the records of the named"
-            " partitions with what the application holds, and keep the directories: no coordinator"
-            " writes such a marker."
-        )
+    yield from _of_transactions(findings)
     if checks & _OF_GROUPS:
         yield Step(
             "Committed offsets: compare what each named group has committed with what it has"
@@ -219,6 +207,28 @@ def _steps(
         )
     if judged:
         yield Step("Audit again once the copies are in sync (minibroker replica status).")
+
+
+def _of_transactions(findings: Sequence[Finding]) -> Iterator[Step]:
+    checks = {each.check for each in findings}
+    if "transaction-index" in checks:
+        yield Step(
+            "transaction-index: with its broker down, remove the .index and .txnindex files of each"
+            " named segment. The broker makes them again from the batches."
+        )
+    if _OPEN in checks:
+        yield from _end_transactions(found=[each for each in findings if each.check == _OPEN])
+    if "transaction-outcome" in checks:
+        yield Step(
+            "transaction-outcome: no marker can be taken back. Compare the records of the named"
+            " partitions with what the application holds, and keep the directories: no coordinator"
+            " writes such a marker."
+        )
+    if "uncommitted-read" in checks:
+        yield Step(
+            "uncommitted-read: nothing can be repaired. A wrong marker or list of the partition"
+            " explains it; without such a finding, keep the directories and the ledgers."
+        )
 
 
 def _end_transactions(found: Sequence[Finding]) -> Iterator[Step]:

@@ -22,6 +22,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import mul
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 UNREADABLE_CHARS_MAX: Final = 200  # of the reason, in a log line about a record
 _INT_MIN: Final = -(2**31)
 _NATIVE_UTF_16: Final = f"utf-16-{sys.byteorder[0]}e"
+# Of the longest id it takes 2 ms to compute, and each request needs it several times.
+PARTITIONS_KEPT: Final = 64
 # 31 to the power of 255 and down to 0: the factors of the characters of a Java hash.
 _POWERS: Final = [31**exponent % 2**32 for exponent in reversed(range(256))]
 
@@ -125,6 +128,7 @@ class RecordFormat(Generic[Key, Value]):
     encode_value: Callable[[Value], bytes]
 
 
+@lru_cache(PARTITIONS_KEPT)
 def partition_of(name: str, partition_count: int) -> int:
     """Return the number of the partition of a group or a transactional id."""
     number = 0

@@ -176,15 +176,19 @@ class SealedFiles:
         """Return the file of a path, which is not opened yet."""
         return SealedFile(self, files, path, is_synced=is_synced)
 
-    def seal(self, files: Files, path: PurePath, file: File) -> SealedFile:
-        """Take over the file of an active segment, with bytes that may not be synced yet."""
+    def adopt(self, files: Files, path: PurePath, file: File) -> SealedFile:
+        """Return a sealed file in the place of an active segment's, with bytes that may not be
+        synced yet. It stays open until `seal`."""
         sealed = SealedFile(self, files, path, is_synced=False)
         sealed.adopt(file)
+        return sealed
+
+    def seal(self, sealed: SealedFile) -> None:
+        """Let an adopted file be closed, now that its segment reads from it."""
         with self._lock:
             self.budget.logs -= 1
             self._add(sealed)
             self._make_way()
-        return sealed
 
     def open_active(self, files: Files, path: PurePath) -> File:
         """Open or create the file of an active segment, at the cost of sealed ones where needed."""
@@ -203,21 +207,23 @@ class SealedFiles:
         return closed
 
     def activate(self, sealed: SealedFile) -> File | None:
-        """Return an open file for an active segment in the place of a sealed one; None, and nothing
-        has changed, where no descriptor is free."""
+        """Return an open file for an active segment in the place of a sealed one, which is in use
+        until `hand_over`; None, and nothing has changed, where no descriptor is free."""
         if not self.budget.has_room_for_log():
             return None
         try:
-            self.acquire(sealed)
+            return self.acquire(sealed)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS:
                 raise
             return None
+
+    def hand_over(self, sealed: SealedFile) -> None:
+        """Let go of a file that was activated, now that its segment reads from it."""
         with self._lock:
-            file, sealed.open, sealed.is_closed = sealed.open, None, True
+            sealed.open, sealed.is_closed = None, True
             self._remove(sealed)
         self.budget.hold_log()
-        return file
 
     # -- what the files call
 

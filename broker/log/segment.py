@@ -440,7 +440,9 @@ class Segment:
     def seal(self) -> None:
         """Let the file be closed and opened on demand: the segment is not written any more."""
         if not isinstance(self.file, SealedFile):
-            self.file = self._sealed_files.seal(self._files, self.path, self.file)
+            self.file = sealed = self._sealed_files.adopt(self._files, self.path, self.file)
+            # Not before: a slice that finds its file closed looks for another file here.
+            self._sealed_files.seal(sealed)
 
     def rest(self) -> None:
         """Seal the file of an active segment if there are too many: then each write opens it."""
@@ -450,8 +452,13 @@ class Segment:
     def activate(self) -> None:
         """Keep the file open, to write to the segment. If no descriptor is free for that, it stays
         sealed, and each write opens it."""
-        if isinstance(self.file, SealedFile):
-            self.file = self._sealed_files.activate(self.file) or self.file
+        if not isinstance(self.file, SealedFile):
+            return
+        sealed = self.file
+        file = self._sealed_files.activate(sealed)
+        if file is not None:
+            self.file = file
+            self._sealed_files.hand_over(sealed)
 
     def move_file(self, directory: PurePath, suffix: str = "") -> None:
         """Record where the file of a sealed segment is now: the directory, and what was added to

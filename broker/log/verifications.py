@@ -19,33 +19,33 @@ class Verification:
 
 
 class Verifications:
-    """The valid verifications of one log, at most one for each producer."""
+    """The valid verifications of one log; a producer may have one for each of its epochs."""
 
     def __init__(self) -> None:
-        self._valid: dict[int, Verification] = {}
-
-    def __len__(self) -> int:
-        return len(self._valid)
+        self._valid: dict[int, set[Verification]] = {}  # by producer id
 
     def begin(self, producer_id: int, producer_epoch: int) -> Verification:
-        """Return a new verification, which replaces the producer's one before."""
+        """Return a new verification."""
         verification = Verification(producer_id, producer_epoch)
-        self._valid[producer_id] = verification
+        self._valid.setdefault(producer_id, set()).add(verification)
         return verification
 
     def is_valid(self, verification: Verification | None, producer_epoch: int) -> bool:
         """Whether a transaction of this epoch may begin by a verification."""
         return (
             verification is not None
-            and self._valid.get(verification.producer_id) is verification
+            and verification in self._valid.get(verification.producer_id, ())
             and verification.producer_epoch == producer_epoch
         )
 
     def end(self, verification: Verification) -> None:
         """Forget a verification: all batches that waited for it were appended or refused."""
-        if self._valid.get(verification.producer_id) is verification:
-            del self._valid[verification.producer_id]
+        valid = self._valid.get(verification.producer_id)
+        if valid is not None:
+            valid.discard(verification)
+            if not valid:
+                del self._valid[verification.producer_id]
 
     def on_marker(self, producer_id: int) -> None:
-        """Make the verification of a producer invalid, since its transaction has ended."""
+        """Make the verifications of a producer invalid, since its transaction has ended."""
         self._valid.pop(producer_id, None)

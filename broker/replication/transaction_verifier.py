@@ -11,6 +11,7 @@ error after which the producer sends its batch again.
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
+from math import inf
 from typing import Final, TypeAlias
 
 import trio
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 REQUEST_S_MAX: Final = 10.0
 ASKED_AT_ONCE: Final = 5  # questions about one transactional id that are under way
+TOLD_S: Final = 10.0  # between two log lines about coordinators that are not reached
 IDLE_S: Final = 10.0  # a connection without questions is closed after that
 
 # Asks a coordinator about a transaction of a transaction version; returns the errors of partitions.
@@ -128,6 +130,7 @@ class TransactionVerifier:
         self._appends = appends
         self._verify = verify
         self._asked = trio.Event()
+        self._told_at = -inf
         appends.on_question = self._wake
 
     def _wake(self) -> None:
@@ -165,7 +168,14 @@ class TransactionVerifier:
         try:
             errors = await self._verify(asked, version)
         except (OSError, BrokerError) as error:
-            logger.info("The coordinator of %r is not reached: %s", asked.transactional_id, error)
+            self._tell(asked.transactional_id, error)
         finally:
             # Nothing waits for an answer that never comes.
             self._appends.answer(asked, version, errors, trio.current_time())
+
+    def _tell(self, transactional_id: str, error: Exception) -> None:
+        """Log that a coordinator is not reached, not for each of the batches that wait for it."""
+        now = trio.current_time()
+        if now - self._told_at >= TOLD_S:
+            self._told_at = now
+            logger.info("The coordinator of %.200r is not reached: %s", transactional_id, error)

@@ -1,12 +1,16 @@
 """Batches that begin a transaction in a partition, and wait until its coordinator has verified it.
 
-The first batch of a transaction waits here, and so does each later one of the same producer that
-arrives meanwhile: they are appended in the order in which they came. The coordinator is asked once
-for each transaction and partition. As long as the transaction is open in the log, nothing is asked
-again (`log/verifications.py`).
+The first batch of a transaction waits here, and so does each later one of the same producer and
+epoch that arrives meanwhile: they are appended in the order in which they came. The coordinator is
+asked once for each transaction and partition. As long as the transaction is open in the log,
+nothing is asked again (`log/verifications.py`).
 
 In the first protocol the producer has added the partition to its transaction, and the coordinator
-is asked whether it has it. In the second one (KIP-890) the leader adds it.
+is asked whether it has it. In the second one (KIP-890) the leader adds it. There a producer is told
+that its transaction has ended before all markers are written, and its next batch has the next
+epoch. A marker that comes before the answer may be one of the transaction before, so the
+coordinator is asked again. In the first protocol such a batch is refused: it may be one of the
+transaction before, and the epoch does not tell.
 
 `TransactionVerifier` sends the questions. Answers are applied here, without a suspension point.
 """
@@ -39,7 +43,6 @@ TEMPORARY: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
-
 
 # What a batch that waits takes in memory beside its bytes, about.
 WAITING_BYTES: Final = 2_000
@@ -78,17 +81,30 @@ class WaitingAppend:
 
 
 class _Queue:
-    """The batches of one producer that wait for a partition, in order."""
+    """The batches of one transaction that wait for a partition, in order."""
 
     __slots__ = ("partition", "question", "verification", "waiting")
 
-    def __init__(
-        self, partition: Partition, question: _Question, verification: Verification
-    ) -> None:
+    def __init__(self, partition: Partition, question: _Question) -> None:
         self.partition = partition
         self.question = question
-        self.verification = verification
+        self.verification = self._begin()
         self.waiting: list[WaitingAppend] = []
+
+    def _begin(self) -> Verification:
+        verifications = self.partition.log.verifications
+        return verifications.begin(self.question.producer_id, self.question.producer_epoch)
+
+    def begin_again(self) -> None:
+        """Begin another verification."""
+        self.verification = self._begin()
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a marker has come before the answer, and another answer may allow the append."""
+        verifications, epoch = self.partition.log.verifications, self.question.producer_epoch
+        is_second = self.question.transaction.transaction_version >= SECOND_PROTOCOL
+        return is_second and not verifications.is_valid(self.verification, epoch)
 
 
 class VerifiedAppends:
@@ -100,7 +116,7 @@ class VerifiedAppends:
         self._replicas = replicas
         self._purgatory = purgatory
         self._wall_ms = wall_ms
-        self._queues: dict[tuple[TopicPartition, int], _Queue] = {}
+        self._queues: dict[tuple[TopicPartition, _Question], _Queue] = {}
         self._to_ask: dict[_Question, list[TopicPartition]] = {}
         self.on_question: Callable[[], None] = lambda: None
 
@@ -118,29 +134,28 @@ class VerifiedAppends:
         None if it can be appended now. Raises `Refused` for one that would be refused anyway."""
         log = partition.log
         header = log.check_batch(batch, self._wall_ms())
-        name, producer_id, epoch = (
-            partition.topic_partition,
-            header.producer_id,
-            header.producer_epoch,
-        )
-        queue = self._queues.get((name, producer_id))
+        question = _Question(transaction, header.producer_id, header.producer_epoch)
+        key = (partition.topic_partition, question)
+        queue = self._queues.get(key)
+        if queue is not None and queue.partition is not partition:
+            self._refuse(queue, _gone())
+            queue = None
         if queue is None:
-            if log.producers.has_open_transaction(producer_id, epoch):
+            if log.producers.has_open_transaction(header.producer_id, header.producer_epoch):
                 return None
             if log.producers.check(header) is not None:
                 return None  # it was appended before
             partition.leader()
-        question = _Question(transaction, producer_id, epoch)
-        if queue is None or queue.question != question or queue.partition is not partition:
-            if queue is not None:
-                self._refuse(queue, Refused(ErrorCode.INVALID_TXN_STATE, "another one began"))
-            queue = _Queue(partition, question, log.verifications.begin(producer_id, epoch))
-            self._queues[name, producer_id] = queue
-            self._to_ask.setdefault(question, []).append(name)
-            self.on_question()
+            queue = self._queues[key] = _Queue(partition, question)
+            self._ask(queue)
         waiting = WaitingAppend(bytes(batch), acks)
         queue.waiting.append(waiting)
         return waiting
+
+    def _ask(self, queue: _Queue) -> None:
+        name = queue.partition.topic_partition
+        self._to_ask.setdefault(queue.question, []).append(name)
+        self.on_question()
 
     def take_questions(self) -> list[tuple[TransactionPartitions, int]]:
         """Return some of what is to be asked now, each with its transaction version. Each of them
@@ -167,28 +182,31 @@ class VerifiedAppends:
         errors: Mapping[TopicPartition, int],
         now: float,
     ) -> None:
-        """Append the batches that waited for a coordinator's answer, or refuse them."""
+        """Append the batches that waited for a coordinator's answer, refuse them, or ask again."""
         transaction = ProducerTransaction(asked.transactional_id, version)
         question = _Question(transaction, asked.producer_id, asked.producer_epoch)
         for each in asked.partitions:
             name = TopicPartition(*each)
-            queue = self._queues.get((name, asked.producer_id))
-            if queue is None or queue.question != question:
+            queue = self._queues.get((name, question))
+            if queue is None:
                 continue
             error = errors.get(name, ErrorCode.NETWORK_EXCEPTION)
             if error:
                 self._refuse(queue, _refusal(error, version))
+            elif queue.is_overtaken:
+                queue.begin_again()
+                self._ask(queue)
             else:
                 self._append(queue, now)
 
     def _append(self, queue: _Queue, now: float) -> None:
-        del self._queues[queue.partition.topic_partition, queue.question.producer_id]
+        del self._queues[queue.partition.topic_partition, queue.question]
         for waiting in queue.waiting:
             batch = memoryview(bytearray(waiting.batch))
             try:
                 partition = queue.partition
                 if self._replicas.get(partition.topic_partition) is not partition:
-                    raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its replica is gone")
+                    raise _gone()
                 waiting.outcome = self._replicas.append(
                     partition, batch, waiting.acks, now, self._wall_ms(), queue.verification
                 )
@@ -198,11 +216,15 @@ class VerifiedAppends:
         queue.partition.log.verifications.end(queue.verification)
 
     def _refuse(self, queue: _Queue, refused: Refused) -> None:
-        del self._queues[queue.partition.topic_partition, queue.question.producer_id]
+        del self._queues[queue.partition.topic_partition, queue.question]
         queue.partition.log.verifications.end(queue.verification)
         for waiting in queue.waiting:
             waiting.outcome = refused
             self._purgatory.notify(waiting)
+
+
+def _gone() -> Refused:
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its replica is gone")
 
 
 def _refusal(error: int, version: int) -> Refused:

@@ -12,6 +12,8 @@ What it shares with the coordinator of groups is in `coordination.coordinator`.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
+from typing import Final
 
 import trio
 
@@ -29,6 +31,10 @@ from minibroker.broker.transactions.table import PARTITION_BYTES, TRANSACTION_BY
 from minibroker.broker.transactions.transaction import Transaction, abort_unasked
 from minibroker.broker.turns import take_turns
 from minibroker.protocol.constants import TRANSACTIONS_TOPIC, ErrorCode
+
+UNMARKED_S: Final = 30.0  # after which the log says what a transaction waits for, and how often
+UNMARKED_TOLD: Final = 5  # transactions that it names
+_ERRORS: Final = {int(code): code.name for code in ErrorCode} | {0: "no answer yet"}
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +63,7 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         self._wall_ms = wall_ms
         self._expiry_ms = expiry_ms or wall_ms
         self.markers = MarkerQueue()
-        self._late_at = self._expiry_at = 0.0
+        self._late_at = self._expiry_at = self._unmarked_at = 0.0
 
     # -- for handlers
 
@@ -143,7 +149,23 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
         if self._expiry_at <= now:
             await self._drop_expired()
             self._expiry_at = now + expiry_s
-        self._duty_at = min(self._late_at, self._expiry_at)
+        if self._unmarked_at <= now:
+            self._tell_of_unmarked(now)
+            self._unmarked_at = now + UNMARKED_S
+        self._duty_at = min(self._late_at, self._expiry_at, self._unmarked_at)
+
+    def _tell_of_unmarked(self, now: float) -> None:
+        """Log which decided transactions lack markers for long, and why."""
+        late = self.markers.troubles(now - UNMARKED_S)
+        for trouble in islice(late, UNMARKED_TOLD):
+            logger.warning(
+                "Transaction of %.200r is decided for %d s, and its marker is not written to %s:"
+                " %s",
+                trouble.transactional_id,
+                now - trouble.since,
+                trouble.partition,
+                _ERRORS.get(trouble.error, trouble.error),
+            )
 
     async def _abort_late(self) -> None:
         """Abort transactions that are open for longer than their timeout (with a new epoch, so

@@ -9,8 +9,9 @@ not know, and a failed write leaves nothing to undo.
 
 Fencing: each request of a producer names its id and epoch, and only the present pair may change
 anything. INIT_PRODUCER_ID raises the epoch. If a transaction is open then, it is aborted first,
-with an epoch of its own that no producer is given. So a marker is never older than a record that
-the old producer may still have under way.
+with an epoch of its own. So a marker is never older than a record that the old producer may still
+have under way. Only the producer whose transaction it was may get that epoch: if it is the one that
+begins the session (KIP-360), and no other has begun one since.
 
 Kafka reserves the last epoch for such an abort, and so do we: a producer gets at most `EPOCH_LAST`,
 and after that a new producer id.
@@ -154,7 +155,8 @@ def begin_session(
     `expected` is the producer that the request continues (KIP-360): another one has begun a session
     since if it is not the present one. `fresh_id` is a producer id that no producer had; it is used
     only if it is needed (`needs_fresh_id`). An open transaction is aborted first; the producer gets
-    CONCURRENT_TRANSACTIONS, and asks again.
+    CONCURRENT_TRANSACTIONS, and asks again. If it is the one that had the transaction, it gets the
+    epoch of the abort.
     """
     if present is None:
         new = Transaction(fresh_id, 0, timeout_ms, updated_ms=now_ms)
@@ -164,11 +166,13 @@ def begin_session(
     if present.state in DECIDED:
         return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     if present.state is State.ONGOING:
-        return Decision(ErrorCode.CONCURRENT_TRANSACTIONS, abort_unasked(present, now_ms))
+        if expected is None:
+            return Decision(ErrorCode.CONCURRENT_TRANSACTIONS, abort_unasked(present, now_ms))
+        return Decision(ErrorCode.CONCURRENT_TRANSACTIONS, _abort_to_go_on(present, now_ms))
     producer_id, epoch = present.producer_id, present.producer_epoch + 1
     previous_id = present.previous_producer_id
-    last_epoch = present.producer_epoch if expected is not None else NO_PRODUCER_EPOCH
-    if _is_session_retried(present, expected):
+    last_epoch = expected.epoch if expected is not None else NO_PRODUCER_EPOCH
+    if _is_session_retried(present, expected) and present.producer_epoch <= EPOCH_LAST:
         epoch, last_epoch = present.producer_epoch, present.last_producer_epoch
     elif present.are_epochs_used_up:
         producer_id, epoch, previous_id = fresh_id, 0, producer_id
@@ -192,16 +196,16 @@ def needs_fresh_id(present: Transaction | None) -> bool:
 
 def _may_continue(present: Transaction, expected: Producer) -> bool:
     """Whether no other producer has begun a session since `expected` had its own."""
-    if expected == (present.producer_id, present.producer_epoch):
-        return True
-    return present.state not in DECIDED and _is_session_retried(present, expected)
+    is_present = expected == (present.producer_id, present.producer_epoch)
+    return is_present or _is_session_retried(present, expected)
 
 
 def _is_session_retried(present: Transaction, expected: Producer | None) -> bool:
-    """Whether a producer asks again for a session whose answer it did not get."""
+    """Whether a producer asks again for a session, because it did not get the answer, or because
+    its transaction is aborted first."""
     if expected is None or expected.epoch != present.last_producer_epoch:
         return False
-    return _is_successor(present, expected) and present.state in IDLE
+    return _is_successor(present, expected) and present.state is not State.ONGOING
 
 
 def _is_successor(present: Transaction, before: Producer) -> bool:
@@ -352,6 +356,18 @@ def abort_unasked(present: Transaction, now_ms: int) -> Transaction:
         now_ms,
         producer_epoch=present.producer_epoch + 1,
         last_producer_epoch=NO_PRODUCER_EPOCH,
+    )
+
+
+def _abort_to_go_on(present: Transaction, now_ms: int) -> Transaction:
+    """Return an open transaction as aborted because its own producer begins a session. The producer
+    goes on with the next epoch. The marker has that epoch, too, as in the second protocol."""
+    return present.moved(
+        State.PREPARE_ABORT,
+        now_ms,
+        producer_epoch=present.producer_epoch + 1,
+        last_producer_epoch=present.producer_epoch,
+        version=SECOND_PROTOCOL,
     )
 
 

@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
@@ -185,7 +186,7 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
     from minibroker.broker.process_memory import ProcessMemory
     from minibroker.client.net.network import TcpNetwork
 
-    memory = ProcessMemory()
+    memory = ProcessMemory(time.perf_counter)
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),
@@ -199,6 +200,7 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
         open_http=_http_of(config),
         settle_memory=memory.settle,
         release_memory=memory.release,
+        collect_garbage=memory.collect,
     )
 
 

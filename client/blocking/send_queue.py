@@ -148,9 +148,10 @@ class SendQueue(Generic[F]):
 
     async def commit_transaction(self) -> None:
         """Commit as the producer does, with all records sent before. Raises the error of one that
-        could not be sent, and that no caller has seen: then nothing is committed yet."""
+        could not be sent, and that no caller has seen: then the transaction can only be aborted."""
         await self._drain()
         if (rejected := self.pop_rejected()) is not None:
+            self._producer.fail_transaction(rejected)
             self._update_slots()
             raise rejected
         await self._producer.commit_transaction()

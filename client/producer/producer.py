@@ -488,6 +488,10 @@ class Producer(Generic[K, V]):
             self._reporter.failures.pop_unseen()  # this error tells of them
             raise
 
+    def fail_transaction(self, cause: Exception) -> None:
+        """Let the open transaction be one that can only be aborted: a record is not in it."""
+        self._open_transactions().fail(cause)
+
     async def abort_transaction(self) -> None:
         """Give up the transaction and its records, without waiting for them.
 

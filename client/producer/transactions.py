@@ -148,6 +148,11 @@ class Transactions:
             )
             await self._end()
 
+    def fail(self, cause: Exception) -> None:
+        """Let the open transaction be one that can only be aborted."""
+        self.manager.fail(TransactionAbortable, str(cause), cause)
+        self._handle_failure()
+
     async def _end(self) -> None:
         manager = self.manager
         if not manager.has_writes:

@@ -46,6 +46,24 @@ END_TXN: Final = api_of(
     "throttle_time_ms:i32 error_code:i16 5+producer_id:i64=-1 5+producer_epoch:i16=-1",
     flexible=3,
 )
+WRITE_TXN_MARKERS: Final = api_of(
+    27,
+    "WriteTxnMarkers",
+    "1-1",
+    """
+    markers[
+        producer_id:i64 producer_epoch:i16 transaction_result:bool
+        topics[name:string partition_indexes:[i32]]
+        coordinator_epoch:i32
+    ]
+    """,
+    """
+    markers[
+        producer_id:i64 topics[name:string partitions[partition_index:i32 error_code:i16]]
+    ]
+    """,
+    flexible=1,
+)
 DESCRIBE_TRANSACTIONS: Final = api_of(
     65,
     "DescribeTransactions",

@@ -40,7 +40,7 @@ from minibroker.protocol.records.varint import (
 )
 from minibroker.protocol.types import Buffer
 
-UNPACKED_BYTES: Final = 8 * 1024 * 1024  # in one turn: some milliseconds
+UNPACKED_BYTES: Final = 4 * 1024 * 1024  # in one turn: some milliseconds
 WALKED_RECORDS: Final = 65_536  # in one turn: some milliseconds
 _HEADER_COST: Final = 4  # a header takes as long as that many records of a walk, or longer
 _TAIL_BYTES_MIN: Final = 512

@@ -22,7 +22,7 @@ A byte of a header can take a third of a microsecond to unpack. A request with a
 """
 
 import typing
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from itertools import repeat
@@ -57,6 +57,7 @@ HEADER_AT_ONCE_BYTES = 16 * 1024
 _ELEMENT_AT_ONCE_BYTES = 4 * 1024
 # So many elements of a response's arrays are encoded without a pause. Each may have many itself.
 _ENCODED_AT_ONCE = 50
+_NESTED_AS_ONE = 8
 
 # The types that msgpack encodes unchanged.
 _PLAIN = (int, bool, str, bytes)
@@ -97,18 +98,33 @@ def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Reco
 
 def is_large_response(message: Any) -> bool:
     """Whether `encode_response_in_turns` is to encode a response."""
-    arrays = _array_fields(message.__class__)
-    return sum([len(getattr(message, name) or ()) for name in arrays]) > _ENCODED_AT_ONCE
+    return _work_of(message) > _ENCODED_AT_ONCE
+
+
+def _work_of(message: Any) -> int:
+    """Return how many elements a message's arrays have. Those in their elements are mostly small,
+    so that some count as one."""
+    count = 0
+    for name, has_arrays in _array_fields(message.__class__):
+        elements = getattr(message, name) or ()
+        count += len(elements)
+        if has_arrays:
+            count += sum(map(_work_of, elements)) // _NESTED_AS_ONE
+    return count
 
 
 @cache
-def _array_fields(message_type: type) -> tuple[str, ...]:
-    """Return the names of a message's arrays."""
-    return tuple(
-        name
-        for name, hint in fields_of(message_type)
-        if element_of(without_none(hint) or hint) is not None
-    )
+def _array_fields(message_type: type) -> tuple[tuple[str, bool], ...]:
+    """Return the names of a message's arrays, and whether their elements have arrays."""
+    elements = {
+        name: element_of(without_none(hint) or hint) for name, hint in fields_of(message_type)
+    }
+    return tuple((name, _has_arrays(one)) for name, one in elements.items() if one is not None)
+
+
+def _has_arrays(element: Any) -> bool:
+    is_message = isinstance(element, type) and element not in _PLAIN and element is not Records
+    return is_message and bool(_array_fields(element))
 
 
 def encode_response_in_turns(
@@ -119,7 +135,19 @@ def encode_response_in_turns(
     blobs: list[Records] = []
     packer = msgpack.Packer()
     header = bytearray(packer.pack_array_header(_RESPONSE_PARTS) + packer.pack(correlation_id))
+    yield from _encode_in_turns(message, packer, header, blobs)
+    sizes = list(map(records_size, blobs))
+    header += packer.pack(sizes)
+    prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
+    return prefix + header, blobs
+
+
+def _encode_in_turns(
+    message: Any, packer: msgpack.Packer, header: bytearray, blobs: list[Records]
+) -> Generator[None, None, None]:
+    """Append a message to a header; its records go to `blobs`."""
     described = fields_of(message.__class__)
+    has_arrays = dict(_array_fields(message.__class__))
     header += packer.pack_array_header(len(described))
     for name, hint in described:
         value, encode = getattr(message, name), _encoder(hint)
@@ -128,17 +156,20 @@ def encode_response_in_turns(
             continue
         header += packer.pack_array_header(len(value))
         element = _encoder(element_of(without_none(hint) or hint))
-        for some in _at_once(value, _ENCODED_AT_ONCE):
-            header += b"".join(
-                packer.pack(element(each, blobs) if element else each) for each in some
-            )
-            if len(header) > HEADER_BYTES_MAX:
-                raise ProtocolError(f"a response has {HEADER_BYTES_MAX} bytes without its records")
-            yield
-    sizes = list(map(records_size, blobs))
-    header += packer.pack(sizes)
-    prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
-    return prefix + header, blobs
+        count = 0
+        for each in value:
+            nested = _work_of(each) if has_arrays[name] else 0
+            if nested > _NESTED_AS_ONE * _ENCODED_AT_ONCE:
+                yield from _encode_in_turns(each, packer, header, blobs)
+            else:
+                header += packer.pack(element(each, blobs) if element else each)
+            count += 1 + nested // _NESTED_AS_ONE
+            if count >= _ENCODED_AT_ONCE:
+                count = 0
+                if len(header) > HEADER_BYTES_MAX:
+                    what = f"a response has {HEADER_BYTES_MAX} bytes without its records"
+                    raise ProtocolError(what)
+                yield
 
 
 def decode_request(frame: memoryview) -> RequestEnvelope:
@@ -303,12 +334,6 @@ def _name(value: object) -> str:
 
 
 # -- a large header
-
-
-def _at_once(values: Sequence[Any], count: int) -> Iterator[Sequence[Any]]:
-    """Yield the values in sequences of at most `count`."""
-    for start in range(0, len(values), count):
-        yield values[start : start + count]
 
 
 class _HeaderReader:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from minibroker.testing.kit.breakable import BreakableBrokers
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minibroker.protocol.messages.replicas import ReplicaDescription
     from minibroker.protocol.types import TopicPartition
     from minibroker.testing.kit.history import History
+    from minibroker.testing.kit.recorded import RecordedProducer
     from minibroker.testing.kit.stored import StoredRecord
 
 WAIT_S: Final = 30.0
@@ -75,11 +76,21 @@ class KafkaCluster(BreakableBrokers):
         self._wait_for_all(what, [name], lambda each: each.leader is not None, WAIT_S)
         return name
 
+    @overload
+    def producer(
+        self, *, history: None = None, **options: "Unpack[ProducerKeywords]"
+    ) -> "Producer": ...
+
+    @overload
+    def producer(
+        self, *, history: "History", **options: "Unpack[ProducerKeywords]"
+    ) -> "RecordedProducer": ...
+
     def producer(
         self, *, history: "History | None" = None, **options: "Unpack[ProducerKeywords]"
     ) -> "Producer":
         """Return a `minibroker.client.blocking.Producer`, for a `with` block. It records in the
-        `history` what it sends and what is acknowledged."""
+        `history` what it sends and what is acknowledged, and its transactions."""
         from minibroker.client.blocking import Producer
         from minibroker.testing.kit.recorded import RecordedProducer
 
@@ -217,6 +228,16 @@ class KafkaCluster(BreakableBrokers):
 
         return wait_for(f"a coordinator of group {group!r}", look, WAIT_S)
 
+    def transaction_coordinator(self, transactional_id: str) -> int:
+        """Return the broker that coordinates a transactional id; wait if there is none."""
+
+        def look() -> Look[int]:
+            [seen] = self._admin.describe_transactions(transactional_id)
+            found = seen.coordinator_id if seen.coordinator_id not in self._down else None
+            return Look(found, f"broker {seen.coordinator_id} was the latest")
+
+        return wait_for(f"a coordinator of transactional id {transactional_id!r}", look, WAIT_S)
+
     def replicas(self, topic: str) -> "dict[int, dict[int, ReplicaDescription]]":
         """Return the state of each replica, as its broker describes it: by partition, then by
         broker. Brokers that do not answer are missing."""
@@ -235,24 +256,37 @@ class KafkaCluster(BreakableBrokers):
 
         return stored_records(self.data_dir(broker), topic, partition)
 
-    def read_all(self, topic: str, timeout_s: float = WAIT_S) -> "list[ConsumerRecord]":
+    def read_all(
+        self,
+        topic: str,
+        timeout_s: float = WAIT_S,
+        *,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    ) -> "list[ConsumerRecord]":
         """Return all records of a topic that consumers can read now, ordered by partition and
-        offset. Raises `WaitTimeout` if they do not come in time."""
+        offset. Raises `WaitTimeout` if they do not come in time.
+
+        With "read_committed" wait until each transaction in the topic has ended, and leave out the
+        records of those that were aborted.
+        """
         from minibroker.client.blocking import Consumer
         from minibroker.protocol.types import TopicPartition
 
         found: list[ConsumerRecord] = []
         deadline = time.monotonic() + timeout_s
-        with Consumer(self.bootstrap) as consumer:
-            numbers = sorted(consumer.partitions_for_topic(topic))
+        with Consumer(self.bootstrap) as everything:
+            numbers = sorted(everything.partitions_for_topic(topic))
             names = [TopicPartition(topic, number) for number in numbers]
-            ends = consumer.end_offsets(*names)
+            ends = everything.end_offsets(*names)  # behind transactions that are open, too
+        with Consumer(self.bootstrap, isolation_level=isolation_level) as consumer:
             consumer.assign(names)
             consumer.seek_to_beginning()
             while any((consumer.position(name) or 0) < ends[name] for name in names):
                 found += consumer.poll(0.1)
                 if time.monotonic() > deadline:
                     what = f"all records of {topic!r}; got {len(found)}"
+                    if isolation_level == "read_committed":
+                        what += "; is a transaction open?"
                     raise WaitTimeout(f"waited {timeout_s:g} s for {what}")
         found = [each for each in found if each.offset < ends[TopicPartition(*each[:2])]]
         return sorted(found, key=lambda each: (each.partition, each.offset))

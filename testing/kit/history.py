@@ -12,9 +12,11 @@ raise `PromiseBroken`, whose text has a sentence for each record that breaks the
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from threading import Lock
 from typing import Final, NamedTuple
+
+from minibroker.testing.kit.transaction_history import End, Outcome, Place, TransactionHistory
 
 SHOWN_MAX: Final = 10
 
@@ -31,17 +33,28 @@ class _Polled(NamedTuple):
     value: Hashable
 
 
+class _Processed(NamedTuple):
+    """A value that was processed, and how many events came before. `where` names the transaction
+    with which it counted, or is empty."""
+
+    at: int
+    value: Hashable
+    where: str = ""
+
+
 class _Committed(NamedTuple):
-    """A commit of a group, and how many events came before it."""
+    """A commit of a group, and how many events came before it. `where` as above."""
 
     group: str
     place: tuple[str, int]
     offset: int
     at: int
+    where: str = ""
 
 
 class History:
-    """What a program did. Values stand for records: a test sends each value once."""
+    """What a program did. Values stand for records: a test sends each value once, or once in each
+    transaction that sends it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -50,21 +63,33 @@ class History:
         self._acknowledged: dict[Hashable, int] = {}
         self._polled: list[tuple[int, _Polled]] = []
         self._seen: set[Hashable] = set()  # the values that were polled
-        self._processed: list[tuple[int, Hashable]] = []
+        self._processed: list[_Processed] = []
         self._commits: list[_Committed] = []
+        self._transactions = TransactionHistory()
+        self._named = Counter[str]()  # how many transactions of a transactional id have a name
 
-    def sent(self, value: Hashable, key: Hashable = None) -> None:
-        """The program is about to send this value. Raises `ValueError` if it was sent before."""
+    def sent(self, value: Hashable, key: Hashable = None, *, transaction: Hashable = None) -> None:
+        """The program is about to send this value. Raises `ValueError` if it was sent before,
+        outside of a transaction or in the same one."""
         with self._lock:
-            if value in self._sent:
+            if value in self._sent and (
+                transaction is None or not self._transactions.has_sent(value)
+            ):
                 raise ValueError(f"{value!r} was sent before; a history needs each value once")
+            if transaction is not None:
+                if self._transactions.was_aborted(value):
+                    self._sent.pop(value, None)  # so its place in the order is the new one
+                self._transactions.add_sent(self._transactions.open(transaction), value)
             self._sent[value] = key
             self._count += 1
 
-    def forget(self, value: Hashable) -> None:
+    def forget(self, value: Hashable, *, transaction: Hashable = None) -> None:
         """The client has refused this value at once: it was not sent."""
         with self._lock:
-            self._sent.pop(value, None)
+            if transaction is not None:
+                self._transactions.forget_sent(self._transactions.open(transaction), value)
+            if not self._transactions.has_sent(value):
+                self._sent.pop(value, None)
 
     def acknowledged(self, value: Hashable) -> None:
         """A broker has acknowledged this value. Raises `ValueError` if it was never sent."""
@@ -80,19 +105,61 @@ class History:
             self._seen.add(value)
             self._count += 1
 
-    def processed(self, value: Hashable) -> None:
-        """The program has done with this value what it does: its effect is there. Raises
-        `ValueError` if it was neither sent nor polled."""
+    def processed(self, value: Hashable, *, transaction: Hashable = None) -> None:
+        """The program has done with this value what it does: its effect is there; of a transaction,
+        once that is committed. Raises `ValueError` if it was neither sent nor polled."""
         with self._lock:
             if value not in self._seen:
                 self._check_sent(value, "processed")
-            self._processed.append((self._count, value))
+            if transaction is None:
+                self._processed.append(_Processed(self._count, value))
+            else:
+                recorded = self._transactions.open(transaction)
+                recorded.processed.append((self._count, value))
             self._count += 1
 
-    def committed(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """A group has committed: its next member goes on at `offset`."""
+    def committed(
+        self, group: str, topic: str, partition: int, offset: int, *, transaction: Hashable = None
+    ) -> None:
+        """A group has committed: its next member goes on at `offset`; with a transaction, once that
+        is committed."""
         with self._lock:
-            self._commits.append(_Committed(group, (topic, partition), offset, self._count))
+            place = topic, partition
+            if transaction is None:
+                self._commits.append(_Committed(group, place, offset, self._count))
+            else:
+                self._transactions.open(transaction).offsets[group, place] = offset
+            self._count += 1
+
+    # -- transactions; a call that names one begins it, if it is new
+
+    def name_transaction(self, transactional_id: str) -> str:
+        """Return a name that no other transaction has."""
+        with self._lock:
+            self._named[transactional_id] += 1
+            return f"{transactional_id} #{self._named[transactional_id]}"
+
+    def transaction_committed(self, transaction: Hashable) -> None:
+        """The coordinator has confirmed the commit: what the transaction sent is acknowledged, and
+        what was processed and committed in it counts. Raises `ValueError` if it has ended."""
+        with self._lock:
+            ended = self._transactions.open(transaction)
+            ended.end = End.COMMITTED
+            where = f" in {transaction!r}"
+            for value in ended.sent:
+                self._acknowledged.setdefault(value, self._count)
+            for _, value in ended.processed:
+                self._processed.append(_Processed(self._count, value, where))
+            self._count += 1
+            for (group, place), offset in ended.offsets.items():
+                self._commits.append(_Committed(group, place, offset, self._count, where))
+            self._count += 1
+
+    def transaction_aborted(self, transaction: Hashable) -> None:
+        """The transaction was aborted, by the program or for it. Raises `ValueError` if it has
+        ended."""
+        with self._lock:
+            self._transactions.open(transaction).end = End.ABORTED
             self._count += 1
 
     # -- checks, when the program has done all that it is to do
@@ -129,38 +196,106 @@ class History:
         _judge(broken)
 
     def check_at_least_once(self) -> None:
-        """Each value that was acknowledged was processed."""
+        """Each value that was acknowledged was processed, not only in transactions that were
+        aborted. Values that were sent in transactions are judged in topics from which the program
+        has processed something."""
         self._check_there_were_some()
-        processed = {value for _, value in self._processed}
-        _judge(
-            f"{value!r} was acknowledged and never processed"
-            for value in self._acknowledged
-            if value not in processed
-        )
+        _judge(self._unprocessed(self._outcome()))
 
     def check_exactly_once(self) -> None:
-        """Each value that was acknowledged was processed once, and no value more than once."""
-        self.check_at_least_once()
-        counts = Counter(value for _, value in self._processed)
-        _judge(f"{value!r} was processed {n} times" for value, n in counts.items() if n > 1)
+        """Each value that was acknowledged was processed once, and no value more than once.
+
+        If the program has transactions, this is about those that were committed, and moreover:
+        consumers polled each value that a committed transaction has sent, at one place, and no
+        value of an aborted one; and each transaction commits the offsets of what was processed in
+        it. A transaction whose end is not known may have either, as a whole.
+        """
+        self._check_there_were_some()
+        outcome, places = self._outcome(), self._places()
+        broken = [*self._unprocessed(outcome), *self._processed_again(outcome)]
+        if self._transactions:
+            transactions = self._transactions
+            broken += [
+                *outcome.split,
+                *transactions.wrong_reads(outcome, places),
+                *transactions.missing_offsets(outcome, places),
+                *self._early_commits(outcome),
+                *self._commits_back(),
+            ]
+        _judge(broken)
 
     def check_stored_once(self) -> None:
         """No value is in a log at two places, as after a retry without idempotence."""
-        places = defaultdict(set)
-        for _, record in self._polled:
-            places[record.value].add((*record.place, record.offset))
         _judge(
-            f"{value!r} is at {' and at '.join(_place(*each) for each in sorted(found))}"
-            for value, found in places.items()
+            f"{value!r} is at {' and at '.join(map(str, sorted(found)))}"
+            for value, found in self._places().items()
             if len(found) > 1
         )
 
     def check_commit_after_processing(self) -> None:
         """When a group commits, all that was polled before the committed offset is processed: so a
         crash skips nothing."""
+        _judge(self._early_commits(self._outcome()))
+
+    def check_commits_never_go_back(self) -> None:
+        """A group commits offsets that ascend, in each partition."""
+        _judge(self._commits_back())
+
+    # -- inside
+
+    def _places(self) -> dict[Hashable, set[Place]]:
+        """Where each polled value is stored."""
+        places = defaultdict(set)
+        for _, record in self._polled:
+            places[record.value].add(Place(*record.place, record.offset))
+        return places
+
+    def _outcome(self) -> Outcome:
+        return self._transactions.outcome(self._places())
+
+    def _all_processed(self, outcome: Outcome) -> list[_Processed]:
+        """What was processed, also in transactions that count without a known end."""
+        unknown = (each for each in outcome.committed if each.end is End.UNKNOWN)
+        return self._processed + [
+            _Processed(at, value, f" in {each.name!r}")
+            for each in unknown
+            for at, value in each.processed
+        ]
+
+    def _unprocessed(self, outcome: Outcome) -> Iterator[str]:
+        processed = {each.value for each in self._all_processed(outcome)}
+        done = processed | {value for each in outcome.possible for _, value in each.processed}
+        in_vain = {value: each for each in self._transactions for _, value in each.processed}
+        for value in self._inputs(processed | {*in_vain}):
+            if value not in done:
+                where = f" except in {in_vain[value]}" if value in in_vain else ""
+                yield f"{value!r} was acknowledged and never processed{where}"
+
+    def _inputs(self, processed: set[Hashable]) -> Iterator[Hashable]:
+        """Yield the acknowledged values that are to be processed. Of those that were sent in
+        transactions these are the values in topics from which something was processed."""
+        topics = {each.place[0] for _, each in self._polled if each.value in processed}
+        read = {each.value for _, each in self._polled if each.place[0] in topics}
+        for value in self._acknowledged:
+            if value in read or not self._transactions.has_sent(value):
+                yield value
+
+    def _processed_again(self, outcome: Outcome) -> Iterator[str]:
+        places: dict[Hashable, list[str]] = {}
+        for each in self._all_processed(outcome):
+            places.setdefault(each.value, []).append(each.where)
+        for value, found in places.items():
+            if len(found) > 1:
+                named = " and".join(where for where in found if where)
+                where = f":{named}" if named else ""
+                yield f"{value!r} was processed {len(found)} times{where}"
+
+    def _early_commits(self, outcome: Outcome) -> Iterable[str]:
         first: dict[Hashable, int] = {}
-        for at, value in self._processed:
-            first.setdefault(value, at)
+        for each in outcome.possible:
+            first |= {value: at for at, value in each.processed}
+        for at, value, _ in self._all_processed(outcome):
+            first[value] = min(at, first.get(value, at))
         broken: dict[tuple[str, _Polled], str] = {}  # a sentence a record, for the first commit
         for commit in self._commits:
             for at, record in self._polled:
@@ -170,10 +305,21 @@ class History:
                     broken.setdefault(
                         (commit.group, record),
                         f"group {commit.group!r} has committed {commit.offset} of"
-                        f" {_place(*commit.place)} before {record.value!r} at"
+                        f" {_place(*commit.place)}{commit.where} before {record.value!r} at"
                         f" {record.offset} was processed",
                     )
-        _judge(broken.values())
+        return broken.values()
+
+    def _commits_back(self) -> Iterator[str]:
+        latest: dict[tuple[str, tuple[str, int]], int] = {}
+        for commit in self._commits:
+            name = commit.group, commit.place
+            if commit.offset < latest.get(name, commit.offset):
+                yield (
+                    f"group {commit.group!r} has committed {commit.offset} of"
+                    f" {_place(*commit.place)}{commit.where} after {latest[name]}"
+                )
+            latest[name] = commit.offset
 
     def _check_sent(self, value: Hashable, what: str) -> None:
         if value in self._sent:
@@ -189,20 +335,6 @@ class History:
         if not self._acknowledged:
             raise PromiseBroken("the history has no acknowledgement: was `acknowledged` called?")
 
-    def check_commits_never_go_back(self) -> None:
-        """A group commits offsets that ascend, in each partition."""
-        latest: dict[tuple[str, tuple[str, int]], int] = {}
-        broken = []
-        for commit in self._commits:
-            name = commit.group, commit.place
-            if commit.offset < latest.get(name, commit.offset):
-                broken.append(
-                    f"group {commit.group!r} has committed {commit.offset} of"
-                    f" {_place(*commit.place)} after {latest[name]}"
-                )
-            latest[name] = commit.offset
-        _judge(broken)
-
 
 def _other_forms(value: Hashable) -> list[Hashable]:
     """The same as bytes, if it is text, or as text."""
@@ -211,8 +343,8 @@ def _other_forms(value: Hashable) -> list[Hashable]:
     return [value.decode(errors="replace")] if isinstance(value, bytes) else []
 
 
-def _place(topic: str, partition: int, offset: int | None = None) -> str:
-    return f"{topic}-{partition}" + ("" if offset is None else f", offset {offset}")
+def _place(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
 
 
 def _judge(broken: Iterable[str]) -> None:

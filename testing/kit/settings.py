@@ -26,6 +26,7 @@ TEST_PROPERTIES: Final = {
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "broker.session.timeout.ms": "1000",
     "replica.lag.time.max.ms": "2000",
     "leader.imbalance.check.interval.seconds": "1",

@@ -9,25 +9,34 @@ from typing import Final
 
 from minibroker.broker.log.log import Log
 from minibroker.broker.server.handlers.producer_id import handle as init_producer_id
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import READ_COMMITTED, ErrorCode
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.testing.lab.consumer import LabConsumer
 from minibroker.testing.lab.machine import ImpossibleStep, Process
 from minibroker.testing.lab.producer import LabProducer, SentBatch
+from minibroker.testing.lab.transaction_coordinator import LabCoordinator
+from minibroker.testing.lab.transactions import LabTransactions
 from minibroker.testing.lab.verdict import judge
 
-READS: Final = frozenset({"read", "read_from", "read_waiting"})
+READS: Final = frozenset({"read", "read_from", "read_waiting", "read_committed"})
 Texts = Iterator[str]
 
 
 class Clients:
-    """See the head of this module."""
+    """See the head of this module. `transactions` plays the steps of transactional producers."""
 
-    def __init__(self, process: Callable[[int], Process], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        process: Callable[[int], Process],
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        coordinator: LabCoordinator,
+    ) -> None:
         self._process = process
         self._now = now
-        self._producer = LabProducer()
+        self._producer = producer = LabProducer()
+        self.transactions = LabTransactions(coordinator, producer, process, now, wall_ms)
         self._producer_ids: dict[str, int] = {}
         self._consumer = LabConsumer()
 
@@ -38,7 +47,8 @@ class Clients:
 
     def verdict(self, logs: Mapping[int, Log | None], leader: int) -> str:
         """Return what has become of all that was sent."""
-        return judge(self._producer.acknowledged, self._producer.unanswered, logs, leader)
+        text = judge(self._producer.acknowledged, self._producer.unanswered, logs, leader)
+        return text + self.transactions.verdict(self._consumer.seen)
 
     # -- producing
 
@@ -101,6 +111,11 @@ class Clients:
     def read_waiting(self, broker: int) -> Texts:
         """Have the reader fetch the next records; the FETCH may wait."""
         yield from self._read(broker, waits=True)
+
+    def read_committed(self, broker: int) -> Texts:
+        """Have the reader fetch records of committed transactions only, and plain ones."""
+        process = self._process(broker)
+        yield from self._consumer.ask(broker, process, self._now(), isolation_level=READ_COMMITTED)
 
     def _read(self, broker: int, *, waits: bool) -> Texts:
         return self._consumer.ask(broker, self._process(broker), self._now(), waits=waits)

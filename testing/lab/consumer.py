@@ -1,4 +1,5 @@
-"""The consumer of a scenario: one reader without a group, which fetches when a step says so.
+"""The consumer of a scenario: one reader without a group, which fetches when a step says so. It may
+ask for committed records only, and then leaves out those of aborted transactions.
 
 It fetches from the offset after the last record it has read, and names the epoch of that record, as
 the client does. `seen` has every value that it was ever given, in order, even if the log loses it
@@ -12,8 +13,16 @@ from typing import Final, cast
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import fetch
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
+from minibroker.client.consumer.aborted_transactions import AbortedTransactions
+from minibroker.protocol.constants import (
+    NO_EPOCH,
+    NO_NODE,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ErrorCode,
+)
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.protocol.records.batch import iterate_headers
 from minibroker.testing.lab.follower_fetch import as_sent
 from minibroker.testing.lab.machine import PARTITION, Process
 from minibroker.testing.lab.verdict import records_in
@@ -61,19 +70,33 @@ class LabConsumer:
         """Read from this offset on, and forget the epoch of the last record."""
         self.position, self._last_epoch = offset, NO_EPOCH
 
-    def ask(self, broker: int, process: Process, now: float, *, waits: bool) -> Iterator[str]:
+    def ask(
+        self,
+        broker: int,
+        process: Process,
+        now: float,
+        *,
+        waits: bool = False,
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> Iterator[str]:
         """Send a FETCH to a broker; with `waits` it may wait there."""
         if self.is_waiting:
             yield "the reader has a FETCH under way"
             return
         asked = PartitionFetch(*PARTITION, self.position, last_fetched_epoch=self._last_epoch)
-        request = FetchRequest(wait_ms_max=WAIT_MS_MAX if waits else 0, partitions=(asked,))
+        request = FetchRequest(
+            wait_ms_max=WAIT_MS_MAX if waits else 0,
+            partitions=(asked,),
+            isolation_level=isolation_level,
+        )
         answer = fetch.handle(process.services, request, now)
+        what = "for committed records " if isolation_level == READ_COMMITTED else ""
+        question = f"the reader asks {broker} {what}from {self.position}"
         if isinstance(answer, Parked):
             self._parked = ParkedFetch(broker, process, answer)
-            yield f"the reader asks {broker} from {self.position}; it waits"
+            yield f"{question}; it waits"
         else:
-            yield f"the reader asks {broker} from {self.position}: {self._handle_answer(answer)}"
+            yield f"{question}: {self._handle_answer(answer)}"
 
     def try_waiting(self, now: float) -> Iterator[str]:
         """Take the answer to the waiting FETCH, if there is one now."""
@@ -101,9 +124,18 @@ class LabConsumer:
             self.seek(fetched.diverging_end)
             return f"epoch {fetched.diverging_epoch} ends at {fetched.diverging_end}; it goes there"
         values = []
-        for offset, record in records_in(cast(bytes, fetched.records)).items():
-            if offset >= self.position:
-                values.append((record.value or b"").decode())
-                self.position, self._last_epoch = offset + 1, record.leader_epoch
+        data = cast(bytes, fetched.records)
+        aborted = AbortedTransactions(fetched.aborted_transactions or ())
+        for start, header in iterate_headers(data):
+            batch = data[start : start + header.size]
+            if header.is_control:
+                aborted.on_control_batch(batch, header)
+            elif not aborted.has(header):
+                values += [
+                    (record.value or b"").decode()
+                    for offset, record in records_in(batch).items()
+                    if offset >= self.position
+                ]
+            self.position, self._last_epoch = header.next_offset, header.leader_epoch
         self.seen += values
         return " ".join(values) or "nothing"

@@ -220,8 +220,11 @@ class Process:
         role, mark = partition.role, RoleMark.OFFLINE
         isr: tuple[int, ...] = ()
         followers: tuple[FollowerView, ...] = ()
+        held_back_to = None
         if isinstance(role, Leader):
             mark, isr, followers = RoleMark.LEADER, role.isr, _views(role)
+            stable = partition.last_stable_offset
+            held_back_to = stable if stable < partition.high_watermark else None
         elif isinstance(role, Follower):
             mark = RoleMark.FAILED if role.failure else RoleMark.FOLLOWER
         return ReplicaState(
@@ -232,6 +235,7 @@ class Process:
             isr,
             partition.log.epochs.entries,
             followers,
+            held_back_to,
         )
 
     def _state_of_found_log(self) -> ReplicaState:

@@ -5,21 +5,27 @@ carry, and when one is sent again. The leader handles a request at the step that
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import produce
 from minibroker.broker.server.services import HangUp
 from minibroker.protocol.constants import ACKS_ALL, ErrorCode
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
-from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp
+from minibroker.protocol.messages.transactions import TransactionPartitions
+from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp, stamp_transaction
 from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
 from minibroker.testing.lab.machine import PARTITION, Process
 from minibroker.testing.lab.verdict import Produced
 
 TIMEOUT_MS: Final = 30_000
+
+
+# A coordinator's errors for the partitions of a transaction, in answer to a partition's leader.
+Verify: TypeAlias = Callable[[TransactionPartitions], Mapping[TopicPartition, int]]
 
 
 class SentBatch(NamedTuple):
@@ -30,6 +36,7 @@ class SentBatch(NamedTuple):
     values: tuple[bytes, ...]
     stamp: ProducerStamp = NO_PRODUCER
     acks: int = ACKS_ALL
+    transaction: str | None = None  # its transactional id
 
     def __str__(self) -> str:
         text = self.label
@@ -64,19 +71,31 @@ class LabProducer:
         """When the next waiting request is answered without more."""
         return min((each.request.deadline() for each in self._parked), default=math.inf)
 
-    def send(self, broker: int, process: Process, sent: SentBatch, now: float) -> Iterator[str]:
-        """Send a batch to a broker, which appends it or refuses it."""
+    def send(
+        self,
+        broker: int,
+        process: Process,
+        sent: SentBatch,
+        now: float,
+        verify: Verify = lambda asked: {},
+    ) -> Iterator[str]:
+        """Send a batch to a broker, which appends it or refuses it. `verify` is the coordinator's
+        answer to the leader of a partition in which a transaction begins."""
         end = process.log_end
         produced = Produced(sent.label, sent.values, end)
-        wall_ms = process.services.wall_ms()
-        records = [(wall_ms, None, value, ()) for value in sent.values]
-        batch = memoryview(encode_batch(records, producer=sent.stamp))
-        request = ProduceRequest(sent.acks, TIMEOUT_MS, (PartitionProduce(*PARTITION, batch),))
         try:
-            answer = produce.handle(process.services, request, now)
+            answer = produce.handle(process.services, _request_of(sent, process), now)
         except HangUp:
             yield f"{broker} refuses {sent} and hangs up"
             return
+        appends = process.services.verified_appends
+        for asked, version in appends.take_questions():
+            errors = verify(asked)
+            said = ", ".join(ErrorCode(error).name for error in errors.values() if error)
+            yield f"{broker} asks the coordinator about {asked.transactional_id}: {said or 'open'}"
+            appends.answer(asked, version, errors, now)
+        if isinstance(answer, Parked) and process.log_end == end:
+            answer = answer.attempt(now) or answer
         is_stored = process.log_end > end
         if is_stored:
             yield f"{broker} takes {sent} at offset {end}"
@@ -123,3 +142,13 @@ class LabProducer:
             self.acknowledged.append(produced)
         where = f" at offset {entry.base_offset}" if is_known else ""
         return f"{broker} acknowledges {produced.label}{where}"
+
+
+def _request_of(sent: SentBatch, process: Process) -> ProduceRequest:
+    wall_ms = process.services.wall_ms()
+    records = [(wall_ms, None, value, ()) for value in sent.values]
+    batch = bytearray(encode_batch(records, producer=sent.stamp))
+    if sent.transaction is not None:
+        stamp_transaction(batch, sent.stamp)
+    partition = PartitionProduce(*PARTITION, memoryview(batch))
+    return ProduceRequest(sent.acks, TIMEOUT_MS, (partition,), sent.transaction)

@@ -42,12 +42,18 @@ USAGES: Final = (
     "produce BROKER VALUE",
     "produce BROKER VALUE by PRODUCER epoch EPOCH sequence SEQUENCE",
     "produce BROKER VALUE acks ACKS",
+    "produce BROKER VALUE in PRODUCER",
     "burst BROKER COUNT",
     "claim BROKER",
     "init BROKER PRODUCER",
     "read BROKER",
     "read BROKER from OFFSET",
     "read BROKER waiting",
+    "read BROKER committed",
+    "session PRODUCER of ID",
+    "commit PRODUCER",
+    "abort PRODUCER",
+    "mark BROKER",
     "ask BROKER",
     "answer BROKER",
     "fetch BROKER",
@@ -71,7 +77,7 @@ USAGES: Final = (
     "wait SECONDS",
     "wait SECONDS fetching BROKERS",
 )
-WORDS: Final = ("VALUE", "PRODUCER")
+WORDS: Final = ("VALUE", "PRODUCER", "ID")
 NUMBERS_FROM_0: Final = ("EPOCH", "OFFSET", "SEQUENCE")
 UNCLEAN_RETURN: Final = {"seen": True, "unseen": False}
 TRANSCRIPT: Final = "=== rule "

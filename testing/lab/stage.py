@@ -61,7 +61,8 @@ class Stage:
         }
         self._controller = SteppedController(run, self._machines)
         self._fetchers = {number: FollowerFetcher(number, self._machines) for number in run.brokers}
-        self._clients = Clients(self.process, lambda: self.now)
+        coordinator = rule.coordinator_type()
+        self._clients = Clients(self.process, lambda: self.now, self.wall_ms, coordinator)
         self._has_consumer = any(step.action in READS for step in run.steps)
         self._busy: set[int] = set()
         self._lines: list[Line] = []
@@ -106,7 +107,8 @@ class Stage:
         return process
 
     def _play_step(self, step: Step) -> None:
-        player = self if hasattr(self, step.action) else self._clients
+        players = (self, self._clients, self._clients.transactions)
+        player = next(each for each in players if hasattr(each, step.action))
         action: Callable[..., Texts] = getattr(player, step.action)
         self._record(action(*step.arguments))
         self._record(self._run_until_quiet())
@@ -334,6 +336,7 @@ class Stage:
 
     def _try_waiting(self) -> Texts:
         yield from self._clients.try_producers(self._busy)
+        yield from self._clients.transactions.try_markers(self._busy)
         for fetcher in self._fetchers.values():
             if fetcher.leader not in self._busy:
                 yield from fetcher.try_waiting(self.now)

@@ -26,6 +26,7 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.records.batch import BatchHeader
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
+from minibroker.testing.lab.transaction_coordinator import LabCoordinator, SameEpochCoordinator
 
 LAG_MESSAGES: Final = "replica.lag.max.messages"
 # Each with its old default.
@@ -238,6 +239,18 @@ class NearestOffsetPartition(Partition):
         return OffsetAndEpoch(max(start, min(fetch_offset, end)), self.leader_epoch)
 
 
+class UnstablePartition(Partition):
+    """Shows readers of committed records what is replicated, though it may still be aborted."""
+
+    __slots__ = ()
+
+    def readable_end(
+        self, replica_id: int, leader_epoch: int = NO_EPOCH, isolation_level: int = 0
+    ) -> int:
+        """Return the high watermark, whatever transactions are open below it."""
+        return super().readable_end(replica_id, leader_epoch)
+
+
 class EarlyRetentionReplicas(Replicas):
     """A broker whose retention also deletes what is not committed."""
 
@@ -274,10 +287,12 @@ class UnfencedReplicas(Replicas):
 
 
 class Rule(NamedTuple):
-    """What a rule replaces: the broker's replicas, or that its store compares before it writes."""
+    """What a rule replaces: the broker's replicas, that its store compares before it writes, or the
+    coordinator of transactions."""
 
     replicas_type: type[Replicas] = Replicas
     store_compares: bool = True
+    coordinator_type: type[LabCoordinator] = LabCoordinator
 
 
 def _always(rule: Rule) -> Callable[[Settings], Rule]:
@@ -312,5 +327,9 @@ RULES: Final[Mapping[str, Callable[[Settings], Rule]]] = MappingProxyType(
         "no-min-isr": _always(Rule(with_leader(NoMinIsrLeader))),
         "reached": OURS,
         "join-at-once": _always(Rule(with_leader(JoinAtOnceLeader))),
+        "next-epoch": OURS,
+        "same-epoch": _always(Rule(coordinator_type=SameEpochCoordinator)),
+        "stable": OURS,
+        "unstable": _always(Rule(with_partition(UnstablePartition))),
     }
 )

@@ -29,7 +29,8 @@ LEGEND: Final = (
     " LEO: the next offset. HW: the first one that is not known to be committed. next, seen: what a"
     " reader asks for, and all that it was given. Lines below an event: the epochs of a log as"
     " (epoch, start), and what a leader knows of a follower: its LEO as of its last FETCH in this"
-    " leader epoch (remote LEO), when that came, and when it last had all that the leader had."
+    " leader epoch (remote LEO), when that came, and when it last had all that the leader had. LSO:"
+    " where a reader of committed records must stop, which transactions may hold below the HW."
 )
 
 
@@ -54,8 +55,8 @@ class FollowerView(NamedTuple):
 
 
 class ReplicaState(NamedTuple):
-    """One column of a line, and what is told below it: the epochs of the log, and the followers if
-    it leads."""
+    """One column of a line, and what is told below it: the epochs of the log, and if it leads the
+    followers, and the last stable offset where that is below the high watermark."""
 
     mark: RoleMark
     leader_epoch: int = 0
@@ -64,6 +65,7 @@ class ReplicaState(NamedTuple):
     isr: tuple[int, ...] = ()
     epochs: tuple[EpochStart, ...] = ()
     followers: tuple[FollowerView, ...] = ()
+    held_back_to: int | None = None
 
 
 class Event(NamedTuple):
@@ -125,6 +127,7 @@ class _Changes:
     def __init__(self) -> None:
         self._epochs: dict[int, tuple[EpochStart, ...]] = {}
         self._followers: dict[int, tuple[int, dict[int, FollowerView]]] = {}
+        self._stable: dict[int, int | None] = {}  # where an LSO is below the HW, else None
 
     def texts(self, brokers: Sequence[int], replicas: Sequence[ReplicaState]) -> Iterator[str]:
         """Yield a text for each log whose epochs changed, and for each follower of which a leader
@@ -144,6 +147,11 @@ class _Changes:
                     yield f"{broker} knows of {view.broker}: {_view_text(view)}"
             known = {view.broker: view for view in state.followers}
             self._followers[broker] = state.leader_epoch, known
+            is_leader = state.mark is RoleMark.LEADER
+            if is_leader and state.held_back_to != self._stable.get(broker):
+                at = "the HW" if state.held_back_to is None else state.held_back_to
+                yield f"LSO of {broker}: {at}"
+            self._stable[broker] = state.held_back_to
 
 
 def _view_text(view: FollowerView) -> str:

@@ -14,8 +14,21 @@ from minibroker.protocol.constants import ApiKey, ErrorCode
 CLIENTS: Final = "clients"  # the link of all connections from clients
 BROKERS: Final = "brokers"  # the link of all connections that other brokers have opened
 ACTIONS: Final = ("drop_response", "fail", "hold")
-# The requests that can fail: their responses have an error for each partition, or one for all.
-FAIL_BY_PARTITION: Final = ("PRODUCE", "FETCH", "LIST_OFFSETS", "OFFSET_COMMIT")
+# The requests that can fail: their responses have an error for each partition, for each transaction
+# or partition of it, or one for all.
+FAIL_BY_PARTITION: Final = (
+    "PRODUCE",
+    "FETCH",
+    "LIST_OFFSETS",
+    "OFFSET_COMMIT",
+    "TXN_OFFSET_COMMIT",
+    "DESCRIBE_PRODUCERS",
+)
+FAIL_BY_TRANSACTION: Final = (
+    "ADD_PARTITIONS_TO_TXN",
+    "WRITE_TXN_MARKERS",
+    "DESCRIBE_TRANSACTIONS",
+)
 FAIL_AS_A_WHOLE: Final = (
     "FIND_COORDINATOR",
     "JOIN_GROUP",
@@ -24,8 +37,18 @@ FAIL_AS_A_WHOLE: Final = (
     "LEAVE_GROUP",
     "OFFSET_FETCH",
     "INIT_PRODUCER_ID",
+    "ADD_OFFSETS_TO_TXN",
+    "END_TXN",
+    "LIST_TRANSACTIONS",
 )
-NAME_TOPICS: Final = (*FAIL_BY_PARTITION, "OFFSET_FETCH", "METADATA", "CREATE_TOPICS")
+NAME_TOPICS: Final = (
+    *FAIL_BY_PARTITION,
+    "ADD_PARTITIONS_TO_TXN",
+    "WRITE_TXN_MARKERS",
+    "OFFSET_FETCH",
+    "METADATA",
+    "CREATE_TOPICS",
+)
 CODE_MAX: Final = 2**15 - 1
 
 
@@ -119,7 +142,7 @@ class RequestRule:
         if not is_number and not ErrorCode.__members__.get(self.error):
             known = ", ".join(name for name, code in ErrorCode.__members__.items() if code)
             raise BadOrder(f"there is no error {self.error!r}; give its number, or one of {known}")
-        can_fail = sorted((*FAIL_BY_PARTITION, *FAIL_AS_A_WHOLE))
+        can_fail = sorted((*FAIL_BY_PARTITION, *FAIL_BY_TRANSACTION, *FAIL_AS_A_WHOLE))
         if self.api not in can_fail:
             raise BadOrder(f"{self.api} cannot be made to fail; {', '.join(can_fail)} can")
 

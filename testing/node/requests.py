@@ -46,6 +46,21 @@ from minibroker.protocol.messages.groups import (
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
 from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
+from minibroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    PartitionProducers,
+    TransactionDescription,
+    TransactionMarkerResult,
+    TransactionPartitionResult,
+    TransactionPartitionsAdded,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.node.faults import RequestRule
 
@@ -56,7 +71,19 @@ BY_PARTITION: Final[dict[int, tuple[type[Any], type[Any]]]] = {
     ApiKey.FETCH: (PartitionFetched, FetchResponse),
     ApiKey.LIST_OFFSETS: (PartitionOffset, ListOffsetsResponse),
     ApiKey.OFFSET_COMMIT: (PartitionCommitted, OffsetCommitResponse),
+    ApiKey.TXN_OFFSET_COMMIT: (PartitionCommitted, TxnOffsetCommitResponse),
+    ApiKey.DESCRIBE_PRODUCERS: (PartitionProducers, DescribeProducersResponse),
 }
+# The fields of requests and responses that hold one thing for each of several.
+PARTS_OF_REQUESTS: Final = ("groups", "transactions", "markers")
+PARTS_OF_RESPONSES: Final = (
+    "partitions",
+    "topics",
+    "groups",
+    "coordinators",
+    "transactions",
+    "markers",
+)
 # These stand in the head of a FETCH response, not beside a partition.
 FETCH_SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -281,7 +308,7 @@ def _matches(rule: RequestRule, received: ReceivedRequest) -> bool:
 def _named(message: Any, names: Mapping[bytes, str]) -> Iterator[tuple[TopicPartition, bytes]]:
     """Yield the partitions that a request names, each with its topic's id if that is in place of
     the name; partition -1 stands for a whole topic. `names` are those of the ids."""
-    for part in (message, *(getattr(message, "groups", None) or ())):
+    for part in (message, *_parts_in(message, PARTS_OF_REQUESTS)):
         for item in getattr(part, "partitions", None) or ():
             topic_id = b"" if item.topic else getattr(item, "topic_id", b"")
             name = names.get(topic_id, item.topic)
@@ -311,7 +338,35 @@ def _error_response(envelope: RequestEnvelope, named: Named, code: int) -> objec
     if isinstance(request, FindCoordinatorRequest) and request.group_ids is not None:
         coordinators = [GroupCoordinator(group, error=code) for group in request.group_ids]
         return FindCoordinatorResponse(coordinators=tuple(coordinators))
-    return APIS[ApiKey(envelope.api_key)].response(error=code)
+    answer = _transactions_error(request, code)
+    return answer or APIS[ApiKey(envelope.api_key)].response(error=code)
+
+
+def _transactions_error(request: Any, code: int) -> object | None:
+    """Return the response with an error for each transaction that a request names; None for another
+    request."""
+
+    def results(names: Iterable[TopicPartition]) -> tuple[TransactionPartitionResult, ...]:
+        return tuple(TransactionPartitionResult(*name, code) for name in names)
+
+    if isinstance(request, AddPartitionsToTxnRequest):
+        return AddPartitionsToTxnResponse(
+            transactions=tuple(
+                TransactionPartitionsAdded(each.transactional_id, results(each.partitions))
+                for each in request.transactions
+            )
+        )
+    if isinstance(request, WriteTxnMarkersRequest):
+        return WriteTxnMarkersResponse(
+            tuple(
+                TransactionMarkerResult(each.producer_id, results(each.partitions))
+                for each in request.markers
+            )
+        )
+    if isinstance(request, DescribeTransactionsRequest):
+        described = (TransactionDescription(each, code) for each in request.transactional_ids)
+        return DescribeTransactionsResponse(tuple(described))
+    return None
 
 
 def _offsets_error(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
@@ -340,9 +395,14 @@ def _error_names(response: Any) -> tuple[str, ...]:
 def _parts(response: Any) -> Iterator[Any]:
     """Yield a response and all in it that may have an error."""
     yield response
-    for name in ("partitions", "topics", "groups", "coordinators"):
-        for part in getattr(response, name, None) or ():
-            yield from _parts(part)
+    for part in _parts_in(response, PARTS_OF_RESPONSES):
+        yield from _parts(part)
+
+
+def _parts_in(message: Any, names: Iterable[str]) -> Iterator[Any]:
+    """Yield all that stands in these fields of a message, if it has them."""
+    for name in names:
+        yield from getattr(message, name, None) or ()
 
 
 def _error_name(code: int) -> str:
@@ -353,6 +413,8 @@ def _recorded(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResul
     """Return the outcome, which records the errors of its response once there is one."""
 
     def record(response: Any) -> Any:
+        if isinstance(response, Generator):
+            return _recorded_steps(response, received)
         received.errors = _error_names(response)
         return response
 
@@ -366,14 +428,12 @@ def _recorded(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResul
             return None if response is None else record(response)
 
         return replace(parked, attempt=attempt, expire=lambda: record(parked.expire()))
-    if isinstance(outcome, Generator):
-        return _recorded_steps(outcome, record)
     response: object = record(outcome)
     return response
 
 
-def _recorded_steps(steps: Steps[Any], record: Callable[[Any], Any]) -> Steps[Any]:
-    return record((yield from steps))
+def _recorded_steps(steps: Steps[Any], received: ReceivedRequest) -> Steps[Any]:
+    return _recorded((yield from steps), received)
 
 
 def _dropped(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResult:

@@ -1,6 +1,6 @@
 """`make bench-kafka`: minibroker beside Apache Kafka, on this machine, by turns.
 
-    python -m tests.bench.against_kafka [--nodes 1] [--nodes 3]
+    python -m tests.bench.against_kafka [--nodes 1] [--nodes 3] [--only transaction]
 
 The same client (confluent-kafka) with the same settings, against both, one after the other, in
 rounds; a ratio is the median of the ratios of the rounds. Both clusters run the whole time; the one
@@ -32,6 +32,7 @@ from tests.support.processes import running_cluster
 
 KAFKA = f"Apache Kafka {apache_kafka.VERSION}"
 RECORDS = 300_000
+TRANSACTIONS = {1: 300, 100: 200, 10_000: 20}  # records of each -> how many
 KILLS = 3
 PROBE_S = 0.01
 HEALED_S_MAX = 60.0
@@ -132,6 +133,35 @@ def latency_rows(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
             )
 
 
+def transaction_rows(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
+    """Transactions of few and of many records, one after the other."""
+    topics = {cluster: new_topic(cluster, 4, min(3, nodes)) for cluster in (ours, theirs)}
+    for records, transactions in TRANSACTIONS.items():
+        found: dict[Cluster, list[dict[str, float]]] = {ours: [], theirs: []}
+        for _ in range(3):
+            for cluster in (ours, theirs):
+                options = ("--records", records, "--count", transactions)
+                where = cluster.addresses, topics[cluster]
+                found[cluster].append(run_module("kafka_clients", "transactions", *where, *options))
+        for name, text in (("records_per_s", "records"), ("p50_ms", "p50"), ("p99_ms", "p99")):
+            mine = [each[name] for each in found[ours]]
+            other = [each[name] for each in found[theirs]]
+            ratios = [one / two for one, two in zip(mine, other, strict=True)]
+            shown = milliseconds if name.endswith("_ms") else per_second
+            yield Row(
+                f"{nodes} node(s): transactions of {records:,}, {text}",
+                shown(statistics.median(mine)),
+                KAFKA,
+                shown(statistics.median(other)),
+                f"{statistics.median(ratios):.2f}",
+            )
+
+
+def per_second(count: float) -> str:
+    """Records a second, where they may be few."""
+    return f"{count:,.0f}/s"
+
+
 def first_rows(ours: Cluster, theirs: Cluster, nodes: int) -> Iterator[Row]:
     """The first record of a new producer, of an idempotent one, and of a new group. Mostly the
     library waits: for its connections, and for what it asks again after a pause of its own."""
@@ -205,15 +235,19 @@ def _fail_over(cluster: Cluster) -> float:
     return took
 
 
-def rows(nodes: int) -> Iterator[Row]:
-    """All of them for clusters of so many nodes."""
+MEASURES = (produce_rows, consume_row, latency_rows, transaction_rows, first_rows)
+
+
+def rows(nodes: int, only: str = "") -> Iterator[Row]:
+    """All of them for clusters of so many nodes, or those whose name begins with `only`."""
     with contextlib.ExitStack() as stack:
         theirs = stack.enter_context(apache_kafka.running_kafka(nodes))
         root = stack.enter_context(TemporaryDirectory(prefix="minibroker-bench-"))
         ours = stack.enter_context(running_cluster(Path(root), nodes))
-        for measure in (produce_rows, consume_row, latency_rows, first_rows):
-            yield from measure(ours, theirs, nodes)
-        if nodes >= 3:
+        for measure in MEASURES:
+            if measure.__name__.startswith(only):
+                yield from measure(ours, theirs, nodes)
+        if nodes >= 3 and failover_row.__name__.startswith(only):
             yield from failover_row(ours, theirs, nodes)
 
 
@@ -221,7 +255,9 @@ def main() -> int:
     """Measure, then show."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", action="append", type=int, help="may be given several times")
-    wanted = parser.parse_args().nodes or [1, 3]
+    parser.add_argument("--only", default="", help="the beginning of a name: produce, transaction")
+    given = parser.parse_args()
+    wanted = given.nodes or [1, 3]
     try:
         apache_kafka.fetch()
     except apache_kafka.CannotRun as error:
@@ -232,7 +268,7 @@ def main() -> int:
     try:
         with console.status("") as status:
             for nodes in wanted:
-                for row in rows(nodes):
+                for row in rows(nodes, given.only):
                     found.append(row)
                     status.update(f"{row.name}: {row.ours}, {row.theirs}")
     finally:

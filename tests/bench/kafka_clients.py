@@ -5,6 +5,7 @@
     python -m tests.bench.kafka_clients latency ADDRESS TOPIC --rate 100
     python -m tests.bench.kafka_clients first ADDRESS TOPIC
     python -m tests.bench.kafka_clients first-produce ADDRESS TOPIC [--idempotent]
+    python -m tests.bench.kafka_clients transactions ADDRESS TOPIC --records 100 --count 300
 
 Each prints one JSON object.
 """
@@ -22,6 +23,7 @@ VALUE = b"x" * 100
 POLLED = 10_000
 WARM_UP_S = 2.0
 SECONDS_MAX = 60.0
+WARM_UP_TRANSACTIONS = 10
 
 
 def produce(address: str, topic: str, count: int, acks: str, batch: int, idempotent: bool) -> dict:
@@ -156,13 +158,43 @@ def first_produce(address: str, topic: str, idempotent: bool) -> dict:
     return {"seconds": acknowledged[0] - began}
 
 
+def transactions(address: str, topic: str, records: int, count: int) -> dict:
+    """Transactions of so many records each: the records a second, and how long a transaction takes
+    from its begin to the answer to its commit, in milliseconds. Some warm up before."""
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "transactional.id": f"bench-{uuid.uuid4()}",
+            "linger.ms": 0 if records == 1 else 5,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    producer.init_transactions(SECONDS_MAX)
+    times: list[float] = []
+    for _ in range(WARM_UP_TRANSACTIONS + count):
+        began = time.perf_counter()
+        producer.begin_transaction()
+        for _ in range(records):
+            producer.produce(topic, VALUE)
+        producer.commit_transaction(SECONDS_MAX)
+        times.append(time.perf_counter() - began)
+    del times[:WARM_UP_TRANSACTIONS]
+    return {
+        "records_per_s": records * count / sum(times),
+        "p50_ms": statistics.median(times) * 1000,
+        "p99_ms": sorted(times)[len(times) * 99 // 100] * 1000,
+    }
+
+
 def main() -> None:
     """Run one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=["produce", "consume", "latency", "first", "first-produce"])
+    names = ["produce", "consume", "latency", "first", "first-produce", "transactions"]
+    parser.add_argument("name", choices=names)
     parser.add_argument("address")
     parser.add_argument("topic")
     parser.add_argument("--count", type=int, default=300_000)
+    parser.add_argument("--records", type=int, default=100)
     parser.add_argument("--acks", default="all")
     parser.add_argument("--batch", type=int, default=16_384)
     parser.add_argument("--idempotent", action="store_true")
@@ -177,6 +209,8 @@ def main() -> None:
             found = consume(*at, given.count)
         case "latency":
             found = latency(*at, given.rate, given.seconds)
+        case "transactions":
+            found = transactions(*at, given.records, given.count)
         case "first-produce":
             found = first_produce(*at, given.idempotent)
         case _:

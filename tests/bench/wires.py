@@ -4,6 +4,8 @@ A driver that does next to nothing sends the same frame again and again, and doe
 answers, so that what is measured is the broker: its CPU time for a request, and how many requests
 it answers in a second.
 
+Also what a FETCH costs in a session of many partitions that rest.
+
 And how soon a test sees its first record: confluent-kafka in a new group, against a broker and
 against the mock cluster that librdkafka has for tests.
 """
@@ -41,6 +43,9 @@ from tests.support.processes import BrokerProcess
 IN_FLIGHT = 4
 ROUNDS = 5
 COST_MAX = 1.15  # times what the msgpack wire takes
+RESTING, FEW_RESTING = 5_000, 5  # partitions of a session
+RESTING_MAX = 1.5  # times what a session of few takes
+FETCHES = 5_000
 FIRST_MAX = 0.2  # of what the mock takes
 TOPIC = "wires"
 
@@ -159,6 +164,60 @@ def _row(broker: BrokerProcess, load: Load, place: int, name: str, unit: str) ->
     )
 
 
+def resting() -> Iterator[Row]:
+    """A consumer's FETCH in a session whose partitions rest, by how many there are."""
+    with fresh_broker() as broker:
+        for count in (RESTING, FEW_RESTING):
+            create_topic(broker.address, f"resting-{count}", count)
+        many, few = (partial(fetch_in_session, broker, n) for n in (RESTING, FEW_RESTING))
+        pair = by_turns(many, few, ROUNDS)
+    yield Row(
+        f"a consumer's FETCH on Kafka's wire, {RESTING:,} partitions without news: broker CPU",
+        f"{pair.ours * 1e6:.0f} us",
+        f"{FEW_RESTING} partitions",
+        f"{pair.theirs * 1e6:.0f} us",
+        f"{pair.ratio:.2f}",
+        f"<= {RESTING_MAX}",
+        pair.ratio <= RESTING_MAX,
+    )
+
+
+def fetch_in_session(broker: BrokerProcess, partition_count: int) -> float:
+    """CPU seconds of the broker for one FETCH that asks for nothing new in its session."""
+    topics = apis.FETCH.request.of("topics")
+    make = topics.of("partitions").make
+    wanted = [make(number, -1, 0, -1, 1_000_000) for number in range(partition_count)]
+    host, port = broker.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def fetch(session_id: int, session_epoch: int, *asked: object) -> tuple[int, int]:
+            session = session_id, session_epoch, asked
+            connection.sendall(kafka_frame(apis.FETCH, 11, -1, 0, 1, 1_000_000, 0, *session))
+            size = int.from_bytes(_receive_exactly(connection, 4), "big")
+            answer = _receive_exactly(connection, size)
+            _, _, error, session_id = struct.unpack_from(">iihi", answer)
+            assert not error, error
+            return session_id, size
+
+        session_id, _ = fetch(0, 0, topics.make(f"resting-{partition_count}", wanted))
+        assert session_id
+        began = cpu_seconds(broker.pid)
+        for number in range(FETCHES):
+            _, size = fetch(session_id, number + 1)
+            assert size < 50, "nothing is new"
+        return (cpu_seconds(broker.pid) - began) / FETCHES
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        more = connection.recv(size - len(received))
+        assert more, "the broker closed the connection"
+        received += more
+    return bytes(received)
+
+
 def first_record() -> Iterator[Row]:
     """A new consumer of a new group, until its first record."""
 
@@ -190,4 +249,4 @@ def _mock() -> Iterator[str]:
     owner.flush(0)
 
 
-MEASURES = (wires, first_record)
+MEASURES = (wires, resting, first_record)

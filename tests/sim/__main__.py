@@ -14,6 +14,7 @@ be split: 0-99, 100-199, and so on. For a single seed it also prints where the s
 * `deletions`: a cluster whose clients delete records,
 * `compaction`: a cluster that compacts topics,
 * `group-compaction`: consumer groups on a cluster that compacts their commits,
+* `transactions`: processes that consume, transform and produce in transactions,
 * `broker`: one broker alone.
 """
 
@@ -39,12 +40,14 @@ from minibroker.testing.mutants import (
     mutated,
 )
 from minibroker.testing.pause import PROCESS
+from minibroker.testing.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim import chaos
 from tests.sim.cluster import Scenario
 from tests.sim.compaction import CompactionScenario
 from tests.sim.deletions import DeletionsScenario
 from tests.sim.group_compaction import CompactedGroupScenario
 from tests.sim.group_scenario import GroupScenario
+from tests.sim.transaction_scenario import TransactionScenario
 from tests.sim.variants import VariantScenario
 from tests.sim.wires import WiresScenario
 
@@ -57,9 +60,12 @@ SCENARIOS = (
     "deletions",
     "compaction",
     "group-compaction",
+    "transactions",
 )
 MADE = MUTANTS | DELETION_MUTANTS
-BROKEN = ChainMap(dict(RULE_MUTANTS), dict(WIRE_MUTANTS), dict(COMPACTION_MUTANTS))
+BROKEN = ChainMap(
+    dict(RULE_MUTANTS), dict(WIRE_MUTANTS), dict(COMPACTION_MUTANTS), dict(TRANSACTION_MUTANTS)
+)
 
 
 class VirtualTime(logging.Filter):
@@ -87,6 +93,8 @@ class Totals:
         self.generations = 0
         self.repeated = 0
         self.late = 0
+        self.transactions = 0
+        self.committed = 0
 
     def run(
         self, scenario: str, seed: int, replicas: Mapping[str, type[Replicas]], is_traced: bool
@@ -104,6 +112,8 @@ class Totals:
             self.run_cluster(DeletionsScenario(seed, **replicas), is_traced)
         elif scenario == "compaction":
             self.run_cluster(CompactionScenario(seed, **replicas), is_traced)
+        elif scenario == "transactions":
+            self.run_transactions(TransactionScenario(seed, **replicas), is_traced)
         elif scenario == "variants":
             self.run_cluster(VariantScenario(seed, **replicas), is_traced)
         else:
@@ -146,7 +156,22 @@ class Totals:
         self.repeated += result.repeated
         self.late += result.late
 
+    def run_transactions(self, scenario: TransactionScenario, is_traced: bool) -> None:
+        """Run a cluster with transactions."""
+        try:
+            result = simulate(scenario.run, scenario.seed)
+        finally:
+            if is_traced and scenario.watcher is not None:
+                print(*scenario.watcher.trace, sep="\n")
+        self.virtual_s += result.virtual_s
+        self.terms += result.terms
+        self.delivered += result.delivered
+        self.faults += result.faults
+        self.transactions += result.attempts
+        self.committed += result.committed
+
     def __str__(self) -> str:
+        transactions = f" {self.transactions} transactions, {self.committed} committed,"
         groups = (
             f" {self.generations} generations, {self.repeated} records read again,"
             f" {self.late} late commits,"
@@ -154,7 +179,8 @@ class Totals:
         return (
             f"{self.failed} failed; {self.virtual_s / 3600:.2f} virtual hours,"
             f" {self.terms} failovers, {self.delivered} records delivered,"
-            f"{groups if self.generations else ''} {self.faults} faults"
+            f"{groups if self.generations else ''}"
+            f"{transactions if self.transactions else ''} {self.faults} faults"
         )
 
 

@@ -56,7 +56,6 @@ from minibroker.protocol.subscription import (
 )
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.cluster import SimulatedWorld
-from minibroker.testing.pause import PROCESS
 from tests.sim.checkers import Violation
 from tests.sim.consumer_checkers import (
     REMOVED,
@@ -69,6 +68,7 @@ from tests.sim.consumer_checkers import (
 from tests.sim.group_checkers import RisingCommits
 from tests.sim.group_events import BeatAnswered, BeatSent, Crashed, Event, History
 from tests.sim.group_members import CONSUMERS, Stage
+from tests.sim.processes import Process
 from tests.sim.workload import TIMEOUT_MS, TOPIC
 
 REBALANCE_TIMEOUT_MS: Final = 30_000
@@ -148,21 +148,17 @@ class ConsumerGroupSeen:
         return "" if held == [*range(partitions)] else f"held are {held} of {partitions}"
 
 
-class ConsumerMember:
+class ConsumerMember(Process):
     """One process, from its start to its end."""
 
     def __init__(self, stage: Stage, seen: ConsumerGroupSeen, slot: int, number: int) -> None:
-        self.who = f"consumer-{slot}.{number}"
+        super().__init__(stage.world, f"consumer-{slot}.{number}", f"consumer-{slot}")
         self.epoch = JOIN_EPOCH
-        self.leaving = trio.Event()
-        self.ended = trio.Event()
         self.is_back_soon = False
         self._stage = stage
-        self._host = f"consumer-{slot}"
         self._instance = self._host if slot < seen.fates.static_slots else None
         self._fates = seen.fates
         self._rng = stage.world.rng(self.who)
-        self._scope = trio.CancelScope()
         self._tap, self._seams = stage.seams(self.who, self._host)
         self._subscription: dict[str, Any] = {"topics": (TOPIC,)}
         if self._rng.random() < 0.3:
@@ -185,39 +181,26 @@ class ConsumerMember:
 
     def crash(self) -> None:
         """`kill -9`."""
-        if not self._tap.is_dead:
-            self._stage.note(CONSUMERS, Crashed(self.who))
+        self._note(Crashed(self.who))
         self._tap.die()
-        self._stage.world.network.stop_host(self._host)
-        self._scope.cancel()
-        self._stage.world.pauses.resume(self.who)
+        super().crash()
 
-    async def pause(self, duration_s: float) -> None:
-        """SIGSTOP for a while."""
-        self._stage.world.pauses.pause(self.who)
-        try:
-            await trio.sleep(duration_s)
-        finally:  # a seed that fails ends all its processes
-            self._stage.world.pauses.resume(self.who)
+    def _note(self, event: Event) -> None:
+        """Unless it is dead."""
+        if not self.is_crashed:
+            self._stage.note(CONSUMERS, event)
 
     async def run(self) -> None:
         """Be a member until told to leave."""
-        PROCESS.set(self.who)
-        try:
-            with self._scope:
-                async with self._open() as cluster:
-                    self._topic_id = (await cluster.topic(TOPIC)).topic_id
-                    while not self.leaving.is_set():
-                        if not await self._beat(cluster):
-                            await self._commit(cluster)
-                            with trio.move_on_after(self._rng.uniform(0.1, BEAT_S)):
-                                await self.leaving.wait()
-                    await self._leave(cluster)
-        except Exception:
-            if not self._tap.is_dead:  # tasks of a dead process may stumble
-                raise
-        finally:
-            self.ended.set()
+        with self._living():
+            async with self._open() as cluster:
+                self._topic_id = (await cluster.topic(TOPIC)).topic_id
+                while not self.leaving.is_set():
+                    if not await self._beat(cluster):
+                        await self._commit(cluster)
+                        with trio.move_on_after(self._rng.uniform(0.1, BEAT_S)):
+                            await self.leaving.wait()
+                await self._leave(cluster)
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Cluster]:
@@ -425,10 +408,6 @@ class ClassicProcess(ConsumerMember):
             places = tuple(TopicPartition(TOPIC, number) for number in numbers)
             parts.append(MemberAssignment(member_id, encode_assignment(Assignment(places))))
         return tuple(parts)
-
-    def _note(self, event: Event) -> None:
-        if not self._tap.is_dead:
-            self._stage.note(CONSUMERS, event)
 
     def _note_sent(self, epoch: int) -> int:
         number = next(self._stage.numbers)

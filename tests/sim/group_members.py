@@ -20,7 +20,6 @@ from minibroker.client.errors import ClientError
 from minibroker.client.options import Seams
 from minibroker.protocol.errors import BrokerError
 from minibroker.testing.cluster import SimulatedWorld
-from minibroker.testing.pause import PROCESS
 from tests.sim.group_checkers import (
     Fenced,
     Generations,
@@ -46,6 +45,7 @@ from tests.sim.group_events import (
     Shown,
 )
 from tests.sim.group_tap import Tap
+from tests.sim.processes import Process
 from tests.sim.workload import TOPIC, Clients
 
 GROUP = "readers"
@@ -143,58 +143,37 @@ class Stage:
         return tap, Seams(tap, self.world.rng(who), seams.wall_ms)
 
 
-class Life:
+class Life(Process):
     """One process of a member, from its start to its end."""
 
     def __init__(self, stage: Stage, slot: int, number: int) -> None:
-        self.who = f"member-{slot}.{number}"
-        self.leaving = trio.Event()
+        super().__init__(stage.world, f"member-{slot}.{number}", f"member-{slot}")
         self.delay_s = 0.0  # once, before the next record
-        self.ended = trio.Event()
         self._stage = stage
-        self._host = f"member-{slot}"
         self._rng = stage.world.rng(self.who)
         self._slot = slot
-        self._scope = trio.CancelScope()
         self._tap, self._seams = stage.seams(self.who, self._host)
 
     def note(self, event: Event) -> None:
         """Unless it is dead."""
-        if not self._tap.is_dead:
+        if not self.is_crashed:
             self._stage.note(GROUP, event)
 
     def crash(self) -> None:
         """`kill -9`."""
         self.note(Crashed(self.who))
         self._tap.die()
-        self._stage.world.network.stop_host(self._host)
-        self._scope.cancel()
-        self._stage.world.pauses.resume(self.who)
-
-    async def pause(self, duration_s: float) -> None:
-        """SIGSTOP for a while."""
-        self._stage.world.pauses.pause(self.who)
-        try:
-            await trio.sleep(duration_s)
-        finally:  # a seed that fails ends all its processes
-            self._stage.world.pauses.resume(self.who)
+        super().crash()
 
     async def run(self) -> None:
         """Be a member until told to leave."""
-        PROCESS.set(self.who)
-        try:
-            with self._scope:
-                consumer = self._consumer()
-                async with consumer:
-                    await self._join(consumer)
-                    while not self.leaving.is_set():
-                        await self._poll(consumer)
-                    await self._close(consumer)
-        except Exception:
-            if not self._tap.is_dead:  # tasks of a dead process may stumble
-                raise
-        finally:
-            self.ended.set()
+        with self._living():
+            consumer = self._consumer()
+            async with consumer:
+                await self._join(consumer)
+                while not self.leaving.is_set():
+                    await self._poll(consumer)
+                await self._close(consumer)
 
     def _consumer(self) -> Consumer:
         fates = self._stage.fates

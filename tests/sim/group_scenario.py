@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import trio
 
@@ -87,6 +87,8 @@ class SeedResult(NamedTuple):
 class GroupChaos(Chaos):
     """Faults that hit coordinators more often than others."""
 
+    coordinator_topics: ClassVar[tuple[str, ...]] = (OFFSETS_TOPIC,)
+
     def __init__(
         self, world: SimulatedWorld, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
     ) -> None:
@@ -101,7 +103,7 @@ class GroupChaos(Chaos):
         led = [
             each.leader
             for each in self._watcher.agreed.values()
-            if each.name.topic == OFFSETS_TOPIC
+            if each.name.topic in self.coordinator_topics
         ]
         return self.targets.free_broker(self._rng.choice(led)) if led else None
 

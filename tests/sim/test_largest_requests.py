@@ -119,7 +119,7 @@ async def test_memory_is_settled_and_given_back(
         return System(
             **arguments,
             settle_memory=lambda: settled_at.append(trio.current_time()),
-            release_memory=lambda: released_at.append(trio.current_time()),
+            release_memory=lambda held_bytes: released_at.append(trio.current_time()),
         )
 
     monkeypatch.setattr("minibroker.testing.cluster.System", system)

@@ -78,7 +78,8 @@ class Maker:
         sequence = self._sequences.get(producer, 0)
         self._sequences[producer] = sequence + RECORDS
         now_ms = self.now_ms - ago_ms
-        rows = [(now_ms, b"key-%d" % n, b"value %d" % sequence, ()) for n in range(RECORDS)]
+        end = self.log.log_end
+        rows = [(now_ms, b"key-%d" % n, b"at %d" % (end + n), ()) for n in range(RECORDS)]
         batch = encode_batch(rows, producer=ProducerStamp(*producer, sequence))
         return self._append(self.log, batch, None if plain else producer)
 

@@ -6,12 +6,13 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 
-def always(seeds: Sequence[int]) -> Sequence[int]:
-    """The seeds that run in every `make test`: the first third."""
-    return seeds[: (len(seeds) + 2) // 3]
+def always(seeds: Sequence[int], count: int | None = None) -> Sequence[int]:
+    """The seeds that run in every `make test`: the first third, or the first `count`."""
+    return seeds[: count or (len(seeds) + 2) // 3]
 
 
-def rest_in_soak(seeds: Sequence[int]) -> list[int | ParameterSet]:
+def rest_in_soak(seeds: Sequence[int], count: int | None = None) -> list[int | ParameterSet]:
     """All of the seeds, for `parametrize`; those that are not among `always` only in soak."""
-    rest = seeds[len(always(seeds)) :]
-    return [*always(seeds), *(pytest.param(seed, marks=pytest.mark.soak) for seed in rest)]
+    chosen = always(seeds, count)
+    rest = seeds[len(chosen) :]
+    return [*chosen, *(pytest.param(seed, marks=pytest.mark.soak) for seed in rest)]

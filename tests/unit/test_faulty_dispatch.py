@@ -1,5 +1,7 @@
 """Rules meet the requests of one connection, over the simulated network and on virtual time."""
 
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -17,11 +19,39 @@ from minibroker.protocol.messages.group_offsets import (
     GroupPartitions,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    PartitionCommit,
+    PartitionCommitted,
 )
 from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
+from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    PartitionProducers,
+    TransactionDescription,
+    TransactionMarker,
+    TransactionMarkerResult,
+    TransactionPartitionResult,
+    TransactionPartitions,
+    TransactionPartitionsAdded,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from minibroker.protocol.types import TopicIdPartition, TopicPartition
-from minibroker.testing.node.faults import RequestRule
+from minibroker.testing.node.faults import NAME_TOPICS, RequestRule
 from minibroker.testing.node.requests import FaultyDispatch
 from tests.unit.connections import VERSIONS, Client, fetch_of, produce_of, serving
 
@@ -205,6 +235,75 @@ async def test_requests_about_several_groups_fail_for_each(
         ]
     assert [each.errors for each in requests.received(None)] == [(error,), (error,)]
     assert [each.partitions for each in requests.received(None)] == [(TopicPartition("t", 0),), ()]
+
+
+NAMES = (TopicPartition("t", 0), TopicPartition("t", 1))
+RESULTS = tuple(TransactionPartitionResult(*name, 15) for name in NAMES)
+OFFSETS = tuple(PartitionCommit(*name, 5) for name in NAMES)
+COMMITTED = tuple(PartitionCommitted(*name, 15) for name in NAMES)
+# Requests about transactions, and the answers with the error 15.
+ABOUT_TRANSACTIONS: dict[ApiKey, tuple[object, object]] = {
+    ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest("id"), InitProducerIdResponse(15)),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        AddPartitionsToTxnRequest((TransactionPartitions("id", 7, 0, NAMES),)),
+        AddPartitionsToTxnResponse(0, (TransactionPartitionsAdded("id", RESULTS),)),
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: (
+        AddOffsetsToTxnRequest("id", 7, 0, "g"),
+        AddOffsetsToTxnResponse(15),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        TxnOffsetCommitRequest("id", "g", 7, 0, partitions=OFFSETS),
+        TxnOffsetCommitResponse(COMMITTED),
+    ),
+    ApiKey.END_TXN: (EndTxnRequest("id", 7, 0, is_commit=True), EndTxnResponse(15)),
+    ApiKey.WRITE_TXN_MARKERS: (
+        WriteTxnMarkersRequest((TransactionMarker(7, 0, True, 0, NAMES),)),
+        WriteTxnMarkersResponse((TransactionMarkerResult(7, RESULTS),)),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        DescribeTransactionsRequest(("id",)),
+        DescribeTransactionsResponse((TransactionDescription("id", 15),)),
+    ),
+    ApiKey.LIST_TRANSACTIONS: (ListTransactionsRequest(), ListTransactionsResponse(15)),
+    ApiKey.DESCRIBE_PRODUCERS: (
+        DescribeProducersRequest(NAMES),
+        DescribeProducersResponse(tuple(PartitionProducers(*name, 15) for name in NAMES)),
+    ),
+}
+
+
+@pytest.mark.parametrize("api", ABOUT_TRANSACTIONS, ids=lambda api: api.name)
+async def test_requests_about_transactions_fail(
+    autojump_clock: trio.testing.MockClock, api: ApiKey
+) -> None:
+    """The error is where clients look for it, and a rule meets the partitions that are named."""
+    request, answer = ABOUT_TRANSACTIONS[api]
+    names_topics = api.name in NAME_TOPICS
+    only = {"topic": "t", "partition": 1} if names_topics else {}
+    rule: dict[str, Any] = {"error": "COORDINATOR_NOT_AVAILABLE", **only}
+    requests = faulty(RequestRule(1, api.name, "fail", **rule))
+    async with serving(dispatch=requests) as server:
+        client = await server.connect()
+        await client.send((api, request))
+        assert (await client.receive(api))[1] == answer
+    [received] = requests.received(None)
+    assert received.errors == ("COORDINATOR_NOT_AVAILABLE",)
+    assert received.partitions == (NAMES if names_topics else ())
+
+
+async def test_the_errors_of_an_answer_that_comes_in_turns_are_recorded(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """ADD_PARTITIONS_TO_TXN is served in turns, and then waits: its errors are known at the end."""
+    requests = faulty()
+    unknown = TransactionPartitions("id", 7, 0, (TopicPartition("unknown", 0),))
+    async with serving(dispatch=requests) as server:
+        client = await server.connect()
+        await client.send((ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest((unknown,))))
+        await client.receive(ApiKey.ADD_PARTITIONS_TO_TXN)
+    [received] = requests.received(None)
+    assert received.errors == ("UNKNOWN_TOPIC_OR_PARTITION",)
 
 
 async def test_a_request_of_a_broker_is_not_among_those_of_clients(

@@ -7,7 +7,7 @@ import trio
 from prometheus_client.core import Metric
 
 from minibroker.broker.observe.loop_lag import LoopLag
-from minibroker.broker.observe.metrics import cluster, groups, replicas, server
+from minibroker.broker.observe.metrics import cluster, groups, replicas, server, transactions
 from minibroker.broker.observe.metrics.exposition import write
 from minibroker.broker.observe.sources import Sources
 from minibroker.broker.turns import take_turns
@@ -62,3 +62,4 @@ def _broker_families(sources: Sources, loop_lag: LoopLag) -> Iterator[Metric]:
     yield from server.cleaner_families(sources)
     yield from server.fetcher_families(sources)
     yield from groups.broker_families(sources.services.groups)
+    yield from transactions.broker_families(*sources.services.transactions.statistics())

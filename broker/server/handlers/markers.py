@@ -62,8 +62,9 @@ class _Markers:
     def __init__(self, services: Services, request: WriteTxnMarkersRequest) -> None:
         self._services = services
         self._request = request
-        self._errors = [[int(ErrorCode.NONE)] * len(each.partitions) for each in request.markers]
-        self.size = len(request.markers) + sum(map(len, self._errors))  # in elements
+        self._errors: dict[tuple[int, int], int] = {}  # by marker and place; others have none
+        self.size = len(request.markers)  # in elements
+        self.size += sum([len(marker.partitions) for marker in request.markers])
         self._waiting: list[_Waiting] = []
         self._newest_epoch = _newest_coordinator_epoch(services.image)
 
@@ -97,7 +98,7 @@ class _Markers:
                 services.refuse_if_abandoned(partition.leader(), now)
             appended = services.replicas.append_marker(partition, marker, now, services.wall_ms())
         except Refused as refused:
-            self._errors[index][place] = refused.code
+            self._errors[index, place] = refused.code
             return
         end = appended.last_offset + 1
         self._waiting.append(_Waiting(index, place, partition, partition.leader_epoch, end))
@@ -120,12 +121,12 @@ class _Markers:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif not role.is_acknowledgeable(partition.settings.min_insync_replicas):
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        self._errors[item.marker][item.place] = code
+        self._errors[item.marker, item.place] = code
         return True
 
     def _expire(self) -> Answer:
         for item in self._waiting:
-            self._errors[item.marker][item.place] = ErrorCode.REQUEST_TIMED_OUT
+            self._errors[item.marker, item.place] = ErrorCode.REQUEST_TIMED_OUT
         return self._answer()
 
     def _answer(self) -> Answer:
@@ -134,9 +135,10 @@ class _Markers:
     def _response(self) -> Turns[WriteTxnMarkersResponse]:
         answers: list[TransactionMarkerResult] = []
         turn = Turn()
-        for marker, errors in zip(self._request.markers, self._errors, strict=True):
+        for index, marker in enumerate(self._request.markers):
             results: list[TransactionPartitionResult] = []
-            for name, error in zip(marker.partitions, errors, strict=True):
+            for place, name in enumerate(marker.partitions):
+                error = self._errors.get((index, place), ErrorCode.NONE)
                 results.append(TransactionPartitionResult(*name, error))
                 if turn.is_over():
                     yield

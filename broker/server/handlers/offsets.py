@@ -27,7 +27,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.offset_lookups import OffsetLookup
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import Steps, Turns, at_once
+from minibroker.broker.turns import AT_ONCE, Steps, Turns, at_once
 from minibroker.protocol.constants import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -49,7 +49,6 @@ from minibroker.protocol.messages.offsets import (
 )
 from minibroker.protocol.types import StaleSlice, TopicPartition
 
-AT_ONCE: Final = 200  # partitions, in one turn
 LOOKUP_S: Final = 20.0  # a request waits at most; clients wait for 30 s and longer
 AMBIGUOUS: Final = -(1 << 63)  # the timestamp of a partition with two different times
 

@@ -1,6 +1,6 @@
 """The apis of transactions as messages."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey, ErrorCode
@@ -34,11 +34,15 @@ from minibroker.protocol.messages.transactions import (
     ListTransactionsResponse,
     PartitionProducers,
     TransactionDescription,
+    TransactionMarker,
+    TransactionMarkerResult,
     TransactionPartitionResult,
     TransactionPartitions,
     TransactionPartitionsAdded,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from minibroker.protocol.types import TopicPartition
 
@@ -48,6 +52,7 @@ ADDED_BY_WRITES_SINCE: Final[Version] = 5  # of EndTxn, AddPartitionsToTxn and T
 
 _ADD: Final = apis.ADD_PARTITIONS_TO_TXN.response
 _OF_TRANSACTION: Final = _ADD.of("results_by_transaction")
+_OF_MARKER: Final = apis.WRITE_TXN_MARKERS.response.of("markers")
 _DESCRIBED: Final = apis.DESCRIBE_TRANSACTIONS.response.of("transaction_states")
 _PRODUCER: Final = (
     apis.DESCRIBE_PRODUCERS.response.of("topics").of("partitions").of("active_producers").make
@@ -66,28 +71,49 @@ def _transaction_version(version: Version) -> int:
     return SECOND_PROTOCOL if version >= ADDED_BY_WRITES_SINCE else FIRST_PROTOCOL
 
 
+class _Elements:
+    """Counts the elements that were converted since the last pause."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def is_over(self, count: int = 1) -> bool:
+        """Count some more, and return whether it is time for a pause."""
+        self._count += count
+        if self._count < ELEMENTS_AT_ONCE:
+            return False
+        self._count = 0
+        return True
+
+
+def _names_in_turns(
+    topics: Sequence[Any], numbers: str, elements: _Elements
+) -> Generator[None, None, tuple[TopicPartition, ...]]:
+    """Return the partitions of topics, which have them in the field `numbers`."""
+    names: list[TopicPartition] = []
+    for topic in topics:
+        partitions = getattr(topic, numbers)
+        for start in range(0, len(partitions), ELEMENTS_AT_ONCE):
+            some = partitions[start : start + ELEMENTS_AT_ONCE]
+            names += [TopicPartition(topic.name, number) for number in some]
+            if elements.is_over(len(some)):
+                yield
+        if elements.is_over():
+            yield
+    return tuple(names)
+
+
 def _add_partitions_in_turns(
     asked: Any, version: Version
 ) -> Generator[None, None, AddPartitionsToTxnRequest]:
     transactions: list[TransactionPartitions] = []
-    count = 0
+    elements = _Elements()
     for one in asked.transactions if version >= SEVERAL_SINCE else (asked,):
-        names: list[TopicPartition] = []
-        for topic in one.topics:
-            for start in range(0, len(topic.partitions), ELEMENTS_AT_ONCE):
-                some = topic.partitions[start : start + ELEMENTS_AT_ONCE]
-                names += [TopicPartition(topic.name, number) for number in some]
-                count += len(some)
-            count += 1
-            if count >= ELEMENTS_AT_ONCE:
-                count = 0
-                yield
+        names = yield from _names_in_turns(one.topics, "partitions", elements)
         producer = one.transactional_id, one.producer_id, one.producer_epoch
         is_verify_only = version >= SEVERAL_SINCE and one.verify_only
-        transactions.append(TransactionPartitions(*producer, tuple(names), is_verify_only))
-        count += 1
-        if count >= ELEMENTS_AT_ONCE:
-            count = 0
+        transactions.append(TransactionPartitions(*producer, names, is_verify_only))
+        if elements.is_over():
             yield
     return AddPartitionsToTxnRequest(tuple(transactions), _transaction_version(version))
 
@@ -258,6 +284,39 @@ def _producer(one: ActiveProducer) -> Any:
     )
 
 
+def _markers_in_turns(
+    asked: Any, version: Version
+) -> Generator[None, None, WriteTxnMarkersRequest]:
+    markers: list[TransactionMarker] = []
+    elements = _Elements()
+    for one in asked.markers:
+        names = yield from _names_in_turns(one.topics, "partition_indexes", elements)
+        producer = one.producer_id, one.producer_epoch
+        marker = TransactionMarker(*producer, one.transaction_result, one.coordinator_epoch, names)
+        markers.append(marker)
+        if elements.is_over():
+            yield
+    return WriteTxnMarkersRequest(tuple(markers))
+
+
+def _markers_request(asked: Any, version: Version) -> WriteTxnMarkersRequest:
+    return all_at_once(_markers_in_turns(asked, version))
+
+
+def _markers_response(answer: WriteTxnMarkersResponse, version: Version) -> Any:
+    return apis.WRITE_TXN_MARKERS.response.make(Converted(_of_marker, answer.markers))
+
+
+def _of_marker(one: TransactionMarkerResult) -> Any:
+    topic = _OF_MARKER.of("topics")
+    make = topic.of("partitions").make
+
+    def convert(result: TransactionPartitionResult) -> Any:
+        return make(result.partition, result.error)
+
+    return _OF_MARKER.make(one.producer_id, by_topic(topic.make, convert, one.partitions))
+
+
 ADAPTERS: Final = (
     Adapter(
         apis.ADD_PARTITIONS_TO_TXN,
@@ -293,5 +352,12 @@ ADAPTERS: Final = (
         _producers_request,
         _producers_response,
         Array("topics", "partitions", "partition_indexes"),
+    ),
+    Adapter(
+        apis.WRITE_TXN_MARKERS,
+        ApiKey.WRITE_TXN_MARKERS,
+        _markers_request,
+        _markers_response,
+        in_turns=_markers_in_turns,
     ),
 )

@@ -112,8 +112,15 @@ def test_what_transactions_leave_is_no_hole(spark: SparkSession) -> None:
     ledger = Ledger("L").read(0, [0, 1, 2, 3, 4, *range(12, 17), *range(23, 28)])
     ledger.commit(0, 18).commit(0, 29).close()
     batches = [
-        *(batch(0, 0), marker(0, 5, COMMIT), batch(0, 6), marker(0, 11, ABORT)),
-        *(batch(0, 12), marker(0, 17, COMMIT), batch(0, 18), batch(0, 23), marker(0, 28, COMMIT)),
+        batch(0, 0),
+        marker(0, 5, COMMIT),
+        batch(0, 6),
+        marker(0, 11, ABORT),
+        batch(0, 12),
+        marker(0, 17, COMMIT),
+        batch(0, 18),
+        batch(0, 23),
+        marker(0, 28, COMMIT),
     ]
     replicas = [replica(1, OFFSETS_TOPIC, HOME), replica(1, "t", 0)]
     stored = [commit(1, at, G, ("t", 0), offset) for at, offset in enumerate((18, 29))]

@@ -30,6 +30,7 @@ ONLY_TRIO = {
     "Producer.within_max_block": "what the others' `send` is made of",
     "Producer.takes_records": "what the others' `send` is made of",
     "Producer.abort_after": "what the others' `transaction` is made of",
+    "Producer.fail_transaction": "what the others' `commit_transaction` is made of",
     "Consumer.close_from": "what the others' `close` is made of",
     "Consumer.commit_from": "what the others' `commit` is made of",
     "Consumer.commit_async_from": "what the others' `commit_async` is made of",

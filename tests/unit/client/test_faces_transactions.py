@@ -13,6 +13,7 @@ from minibroker.client import (
     ConsumerGroupMetadata,
     ProducerFenced,
     TopicPartition,
+    TransactionAbortable,
     TransactionError,
     blocking,
 )
@@ -152,6 +153,14 @@ def test_a_record_that_cannot_be_sent_is_not_left_out_of_a_commit(address: str) 
         with pytest.raises(ValueError, match="no wrong-9"), producer.transaction():  # noqa: PT012
             producer.send("wrong", b"aborted", partition=0)
             producer.send("wrong", b"x", partition=9)
+        producer.begin_transaction()
+        producer.send("wrong", b"aborted", partition=0)
+        producer.send("wrong", b"x", partition=9)
+        with pytest.raises(ValueError, match="no wrong-9"):
+            producer.commit_transaction()
+        with pytest.raises(TransactionAbortable, match="no wrong-9"):
+            producer.commit_transaction()
+        producer.abort_transaction()
         with producer.transaction():
             producer.send("wrong", b"y", partition=0)
     with blocking.Consumer(address, **OPTIONS) as consumer:

@@ -29,11 +29,15 @@ from minibroker.protocol.messages.transactions import (
     ListTransactionsResponse,
     PartitionProducers,
     TransactionDescription,
+    TransactionMarker,
+    TransactionMarkerResult,
     TransactionPartitionResult,
     TransactionPartitions,
     TransactionPartitionsAdded,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from minibroker.protocol.types import TopicPartition
 from tests.unit.kafka.frames import answer_to, request
@@ -43,6 +47,8 @@ PRODUCER: Final = {"transactional_id": "x", "producer_id": 7, "producer_epoch": 
 T0, T1, U5 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 5)
 ADDED: Final = apis.ADD_PARTITIONS_TO_TXN.request.of("topics").make
 OF_TRANSACTION: Final = apis.ADD_PARTITIONS_TO_TXN.request.of("transactions")
+MARKER: Final = apis.WRITE_TXN_MARKERS.request.of("markers")
+MARKED: Final = [MARKER.of("topics").make("t", [0, 1]), MARKER.of("topics").make("u", [5])]
 COMMITS: Final = apis.TXN_OFFSET_COMMIT.request.of("topics")
 TOPICS: Final = [ADDED("t", [0, 1]), ADDED("u", [5])]
 FIRST, SECOND = 1, 2
@@ -138,6 +144,17 @@ REQUESTS: Final[dict[str, tuple[KafkaApi, int, dict[str, Any], object]]] = {
         0,
         {"topics": [apis.DESCRIBE_PRODUCERS.request.of("topics").make("t", [0, 1])]},
         DescribeProducersRequest((T0, T1)),
+    ),
+    "markers": (
+        apis.WRITE_TXN_MARKERS,
+        1,
+        {"markers": [MARKER.make(7, 2, True, MARKED, 9), MARKER.make(8, 3, False, [], 10)]},
+        WriteTxnMarkersRequest(
+            (
+                TransactionMarker(7, 2, True, 9, (T0, T1, U5), FIRST),
+                TransactionMarker(8, 3, False, 10, (), FIRST),
+            )
+        ),
     ),
     "init": (
         plain_apis.INIT_PRODUCER_ID,
@@ -258,6 +275,20 @@ def test_offsets_are_answered_by_topic() -> None:
             ("t", (1, 3)),
             ("u", (5, error)),
         ]
+
+
+def test_markers_are_answered_by_topic() -> None:
+    """Each marker by its producer, in their order."""
+    message = WriteTxnMarkersResponse(
+        (TransactionMarkerResult(7, results(0, 3, FENCED)), TransactionMarkerResult(8))
+    )
+    frame = request(apis.WRITE_TXN_MARKERS, 1, markers=[])
+    told = answer_to(frame, apis.WRITE_TXN_MARKERS, message).markers
+    assert [one.producer_id for one in told] == [7, 8]
+    assert [(one.name, [tuple(each) for each in one.partitions]) for one in told[0].topics] == [
+        ("t", [(0, 0), (1, 3)]),
+        ("u", [(5, FENCED)]),
+    ]
 
 
 def test_producers_have_all_fields() -> None:

@@ -366,7 +366,8 @@ def test_a_read_beside_a_close_is_repeated(is_reused: bool):
     usual = files.open(path, create=True)
     usual.append([b"right"])
     pool = SealedFiles()
-    sealed = pool.seal(files, path, usual)
+    sealed = pool.adopt(files, path, usual)
+    pool.seal(sealed)
 
     class ClosedMeanwhile:
         """Another thread closes the file at the beginning of a read."""
@@ -383,6 +384,46 @@ def test_a_read_beside_a_close_is_repeated(is_reused: bool):
     sealed.open = ClosedMeanwhile()  # type: ignore[assignment]
     assert sealed.read(0, 5) == b"right"
     assert sealed.read(0, 5) == b"right"
+
+
+class OthersReadMeanwhile:
+    """A lock between threads: each time when it is free again, another one has its turn."""
+
+    def __init__(self) -> None:
+        self.read = lambda: None
+
+    def __enter__(self) -> None:
+        """Nothing waits."""
+
+    def __exit__(self, *error: object) -> None:
+        read, self.read = self.read, lambda: None
+        read()
+        self.read = read
+
+
+def test_a_read_while_a_segment_changes_its_file():
+    """A worker reads between any two steps of a roll and of a truncation: it finds the old file or
+    the new one, and never one that is closed."""
+    bench = SmallBench()
+    lock = OthersReadMeanwhile()
+    bench.log.abandon()
+    bench.location = replace(bench.location, sealed_files=SealedFiles(bench.budget, lock))
+    bench.open(LastKnownState(same_boot=True))
+    bench.connect(24)
+    bench.fill(SEALED_MIN + 2)
+    bench.flush()
+    parts = [bench.log.read(offset, SIZE, offset + 1)[0] for offset in range(bench.log.log_end)]
+    counts = []
+
+    def read() -> None:
+        counts.append(len([part.read() for part in parts if part.is_valid()]))
+
+    lock.read = read
+    bench.fill(3)
+    bench.log.truncate_to(SEALED_MIN, NOW)
+    assert len(counts) > 10
+    assert max(counts) == SEALED_MIN + 2
+    assert [part.is_valid() for part in parts].count(True) == SEALED_MIN
 
 
 def test_another_error_than_a_shortage_is_no_refusal():

@@ -25,6 +25,11 @@ from minibroker.protocol.messages.fetch import (
 )
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.messages.transactions import (
+    AddPartitionsToTxnResponse,
+    TransactionPartitionResult,
+    TransactionPartitionsAdded,
+)
 from minibroker.protocol.rpc import codec
 from minibroker.protocol.rpc.codec import (
     decode_request,
@@ -33,6 +38,7 @@ from minibroker.protocol.rpc.codec import (
     encode_request,
     encode_response,
     encode_response_in_turns,
+    is_large_response,
 )
 from minibroker.protocol.types import records_size
 from tests.unit.rpc.samples import full, request_frame, requests, response_frame, responses
@@ -290,6 +296,26 @@ def test_responses_in_turns_are_as_at_once(key, message):
     """The encoder that pauses writes the same bytes."""
     header, blobs = all_turns(encode_response_in_turns(-5, message))
     assert (header, blobs) == encode_response(-5, message)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(1, 20_000), (40, 500), (2_000, 10)])
+def test_an_array_in_an_element_takes_turns_too(outer, inner):
+    """One transaction may have as many partitions as others are transactions."""
+    results = tuple(TransactionPartitionResult("t", number) for number in range(inner))
+    message = AddPartitionsToTxnResponse(
+        transactions=tuple(TransactionPartitionsAdded("x", results) for _ in range(outer))
+    )
+    assert is_large_response(message)
+    pauses = sum(1 for _ in encode_response_in_turns(1, message))
+    assert pauses >= outer * inner // ELEMENTS_AT_ONCE // 3
+    assert all_turns(encode_response_in_turns(1, message)) == encode_response(1, message)
+
+
+def test_a_small_response_takes_no_turns():
+    """As most are."""
+    results = tuple(TransactionPartitionResult("t", number) for number in range(100))
+    message = AddPartitionsToTxnResponse(transactions=(TransactionPartitionsAdded("x", results),))
+    assert not is_large_response(message)
 
 
 def fetch_of(count):

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.replication import transaction_verifier
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.transaction_verifier import ASKED_AT_ONCE, TransactionVerifier
 from minibroker.broker.server.handlers import markers, produce
@@ -110,13 +111,49 @@ async def test_after_a_marker_the_next_batch_is_verified_again(node: Node) -> No
 
 
 async def test_a_marker_that_overtakes_the_answer_fences(node: Node) -> None:
-    """The answer is about a transaction that has ended."""
+    """The answer is about a transaction that has ended: in the first protocol the next one has the
+    same epoch."""
     late = parked(node, request_of(transactional(7, 0, "a")))
     marker = TransactionMarker(7, 0, False, 1, (T0,))
     markers.write(node.services, WriteTxnMarkersRequest((marker,)), 0.0)
     verify(node)
     assert answer_of(node, late).error == ErrorCode.INVALID_TXN_STATE
     assert node.services.partition(T0).last_stable_offset == 1
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.PRODUCER_FENCED])
+async def test_after_a_marker_the_coordinator_is_asked_again(node: Node, error: int) -> None:
+    """In the second protocol the marker may be that of the transaction before, which its producer
+    was told as ended; else the epoch is over."""
+    late = parked(node, request_of(transactional(7, 0, "a", epoch=1), version=SECOND_PROTOCOL))
+    marker = TransactionMarker(7, 1, True, 1, (T0,), SECOND_PROTOCOL)
+    markers.write(node.services, WriteTxnMarkersRequest((marker,)), 0.0)
+    verify(node)
+    assert late.attempt(0.0) is None
+    verify(node, {T0: error})
+    told = ErrorCode.INVALID_PRODUCER_EPOCH if error else ErrorCode.NONE
+    assert answer_of(node, late).error == told
+    assert node.services.partition(T0).log.log_end == (1 if error else 2)
+    assert len(node.verified_appends) == len(node.verified_appends.take_questions()) == 0
+
+
+@pytest.mark.parametrize("epochs", [(5, 4), (4, 5)])
+def test_a_batch_of_another_epoch_refuses_none_that_waits(
+    node: Node, epochs: tuple[int, int]
+) -> None:
+    """The coordinator says which of them has the transaction."""
+    sent = {
+        epoch: parked(
+            node, request_of(transactional(7, 0, "a", epoch=epoch), version=SECOND_PROTOCOL)
+        )
+        for epoch in epochs
+    }
+    for asked, version in node.verified_appends.take_questions():
+        error = ErrorCode.NONE if asked.producer_epoch == 5 else ErrorCode.PRODUCER_FENCED
+        node.verified_appends.answer(asked, version, {T0: error}, 0.0)
+    assert answer_of(node, sent[5]).error == ErrorCode.NONE
+    assert answer_of(node, sent[4]).error == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert len(node.verified_appends) == 0
 
 
 @pytest.mark.parametrize(
@@ -219,6 +256,31 @@ async def test_the_verifier_is_asked(node: Node, autojump_clock: trio.testing.Mo
         nursery.cancel_scope.cancel()
     assert sorted(each.error for each in answers) == [0, ErrorCode.NOT_ENOUGH_REPLICAS]
     assert {each.producer_id for each in asked} == {7, 8}
+
+
+async def test_a_coordinator_that_is_not_reached_is_logged_now_and_then(
+    node: Node,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One request may have thousands of batches, and its producer sends them again."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(transaction_verifier, "TOLD_S", 0.5)
+
+    async def ask(question: TransactionPartitions, version: int) -> Mapping[TopicPartition, int]:
+        raise OSError("no way")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(TransactionVerifier(node.verified_appends, ask).run)
+        for count in (1, 2):
+            caplog.clear()
+            for number in range(20):
+                waiting = parked(node, request_of(transactional(number, 0, "a")))
+                await node.purgatory.wait_for_answer(waiting)
+            assert sum("is not reached: no way" in line for line in caplog.messages) == 1, count
+            await trio.sleep(0.6)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("transactional_id", ["", "x" * 32_768])

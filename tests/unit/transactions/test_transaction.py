@@ -122,6 +122,52 @@ def test_a_producer_goes_on_after_an_error() -> None:
     assert begin_session(other, Producer(ID, 4), 5_000, FRESH, NOW).error == FENCED
 
 
+@pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
+def test_a_producer_goes_on_after_an_error_in_a_transaction(version: int) -> None:
+    """Its request aborts the transaction, and the same request again gets the epoch of the abort;
+    one of another producer in between fences it. The end that failed commits nothing."""
+    expected = Producer(ID, 3)
+    first = begin_session(ongoing(version), expected, 5_000, FRESH, NOW)
+    assert first.error == CONCURRENT
+    aborted = write_of(first)
+    assert begin_session(aborted, expected, 5_000, FRESH, NOW) == Decision(CONCURRENT)
+    done = complete(aborted, NOW)
+    for present in (aborted, done):
+        assert end_error(present, expected, version, commit=True) in (FENCED, INVALID)
+        assert add_partitions(present, expected, [T0], version, NOW).error == FENCED
+    session = begin_session(done, expected, 5_000, FRESH, NOW)
+    assert session.producer == (ID, 4)
+    assert begin_session(write_of(session), expected, 5_000, FRESH, NOW).producer == (ID, 4)
+    other = begin_session(done, None, 5_000, FRESH, NOW)
+    assert other.producer == (ID, 5)
+    assert begin_session(write_of(other), expected, 5_000, FRESH, NOW).error == FENCED
+
+
+def test_the_end_of_that_transaction_is_of_the_epoch_before() -> None:
+    """So a marker that comes late does not end the next transaction, in either protocol."""
+    first = begin_session(ongoing(FIRST_PROTOCOL), Producer(ID, 3), 5_000, FRESH, NOW)
+    assert write_of(first).version == SECOND_PROTOCOL
+
+
+def test_a_producer_goes_on_after_an_error_in_the_last_epoch() -> None:
+    """With a fresh id, and again with the same if it did not get the answer."""
+    last = Producer(ID, EPOCH_LAST)
+    aborted = write_of(begin_session(ongoing(epoch=EPOCH_LAST), last, 5_000, FRESH, NOW))
+    session = begin_session(complete(aborted, NOW), last, 5_000, FRESH, NOW)
+    assert session.producer == (FRESH, 0)
+    again = begin_session(write_of(session), last, 5_000, FRESH + 1, NOW)
+    assert again.producer == (FRESH, 0)
+
+
+def test_a_producer_that_did_not_hear_of_its_end_waits_for_the_markers() -> None:
+    """Then it goes on with the epoch that the end has raised."""
+    present = ended(SECOND_PROTOCOL)
+    expected = Producer(ID, 3)
+    assert begin_session(present, expected, 5_000, FRESH, NOW) == Decision(CONCURRENT)
+    session = begin_session(complete(present, NOW), expected, 5_000, FRESH, NOW)
+    assert session.producer == (ID, 4)
+
+
 def test_a_fenced_producer_does_not_abort_the_transaction_of_the_next() -> None:
     """It names an epoch that is over. (Kafka compares the epoch only once nothing is open.)"""
     assert begin_session(ongoing(), Producer(ID, 2), 5_000, FRESH, NOW) == Decision(FENCED)

@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.transactions.coordinator import UNMARKED_S
 from minibroker.broker.transactions.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
@@ -112,6 +113,28 @@ async def test_the_next_coordinator_finishes_what_is_decided(autojump_clock: CLO
         node.catch_up()
         await turn()
         assert node.present().state is State.COMPLETE_COMMIT
+
+
+async def test_it_is_logged_what_a_decided_transaction_waits_for(
+    autojump_clock: CLOCK, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the partition and its last error, now and then, and no more of them than a few."""
+    async with coordinating(CoordinatorNode()) as node:
+        producer = await node.begin()
+        await node.add(producer, T[0], T[1])
+        await node.end(producer)
+        node.mark(ErrorCode.NOT_ENOUGH_REPLICAS)
+        await trio.sleep(UNMARKED_S)
+        assert "its marker is not written" not in caplog.text
+        await trio.sleep(UNMARKED_S + 1)
+        [told] = [line for line in caplog.messages if "its marker is not written" in line]
+        assert "'x' is decided for" in told
+        assert told.endswith("to t-0: NOT_ENOUGH_REPLICAS")
+        node.mark()
+        await turn()
+        caplog.clear()
+        await trio.sleep(3 * UNMARKED_S)
+        assert "its marker is not written" not in caplog.text
 
 
 async def test_who_does_not_coordinate_says_so(autojump_clock: CLOCK) -> None:
