@@ -68,7 +68,8 @@ class TransactionError(ClientError):
 
 
 class TransactionAbortable(TransactionError):
-    """Records or offsets of the transaction are not stored, so it cannot be committed: abort it."""
+    """Records or offsets of the transaction are not stored, or it was aborted after
+    `transaction.timeout.ms`, so it cannot be committed: abort it."""
 
     remedy = "abort"
 
@@ -89,9 +90,8 @@ class ProducerFailed(TransactionError):
 
 
 class ProducerFenced(ProducerFailed):
-    """Another producer with this `transactional.id` has begun, or the transaction was aborted
-    without this producer: after `transaction.timeout.ms`, or by an operator. Close this producer.
-    """
+    """Another producer with this `transactional.id` has begun, or an operator has aborted the
+    transaction. Close this producer."""
 
 
 class PositionError(ClientError):

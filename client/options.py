@@ -202,8 +202,8 @@ class ProducerOptions(ClientOptions):
     )
     transaction_timeout_ms: int = option(
         60_000,
-        "How long a transaction may be open; then its coordinator aborts it, and this producer is"
-        " fenced. Longer keeps readers of committed records waiting longer after a crash.",
+        "How long a transaction may be open; then its coordinator aborts it. Longer keeps readers"
+        " of committed records waiting longer after a crash.",
         low=1,
     )
     statistics_interval_ms: int = option(

@@ -48,7 +48,7 @@ from minibroker.broker.server.handlers import (
 )
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Steps, Turns
-from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
+from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.produce import ProduceRequest
 
@@ -161,8 +161,7 @@ def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: floa
     if envelope.api_key == ApiKey.PRODUCE:
         return _produce(services, envelope, peer, now)
     if envelope.api_key == ApiKey.FETCH:
-        is_large = len(envelope.message.partitions) > ELEMENTS_AT_ONCE
-        handle = fetch.handle_in_turns if is_large else fetch.handle
+        handle = fetch.handle_in_turns if fetch.is_large(envelope.message) else fetch.handle
         return handle(services, envelope.message, now, peer)
     handler = HANDLERS.get(envelope.api_key)
     if handler is not None:

@@ -150,13 +150,21 @@ class FetchSession:
                 self._remove_awake(gone)
                 self._purgatory.unwatch(self.watch, gone.name)
 
-    def forget_by_id(self, forgotten: Iterable[TopicIdPartition]) -> None:
-        """Drop partitions by the ids of their topics, which may be deleted by now."""
-        ids = {tuple(one) for one in forgotten}
-        wanted = self._wanted.values()
-        self.forget(
-            [one.name for one in wanted if (one.request.topic_id, one.name.partition) in ids]
-        )
+    def names_of(self, wanted: Iterable[TopicIdPartition]) -> Turns[list[TopicPartition]]:
+        """Return the partitions whose topics have these ids; the topics may be deleted by now."""
+        ids: set[TopicIdPartition] = set()
+        for part in at_once(wanted):
+            ids.update(part)
+            yield
+        names: list[TopicPartition] = []
+        for some in at_once([*self._wanted.values()]):
+            names += (
+                one.name
+                for one in some
+                if TopicIdPartition(one.request.topic_id, one.name.partition) in ids
+            )
+            yield
+        return names
 
     def update(self, partitions: Iterable[PartitionFetch]) -> None:
         """Put new or changed partitions at the end of the order."""
@@ -347,9 +355,15 @@ class FetchSessions:
 
     def _update(self, session: FetchSession, request: FetchRequest, peer: str) -> Turns[None]:
         session.peer, session.is_abandoned = peer, False
-        session.forget(request.forgotten)
+        forgotten: Sequence[TopicPartition] = request.forgotten
         if request.forgotten_by_id:
-            session.forget_by_id(request.forgotten_by_id)
+            forgotten = yield from session.names_of(request.forgotten_by_id)
+            self._check_open(session)
+        for names in at_once(forgotten):
+            session.forget(names)
+            if len(names) == AT_ONCE:
+                yield
+                self._check_open(session)
         for some in at_once(request.partitions):
             if not all(map(_is_legal, some)):
                 self.close(session.session_id)
@@ -359,9 +373,13 @@ class FetchSessions:
             self._memory.set_held(session, session.size)
             if len(some) == AT_ONCE:
                 yield
-            if self._sessions.get(session.session_id) is not session:
-                what = "the fetch session takes too much memory"
-                raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, what)
+            self._check_open(session)
+
+    def _check_open(self, session: FetchSession) -> None:
+        """Raise Refused if a session was closed while its request paused."""
+        if self._sessions.get(session.session_id) is not session:
+            what = "the fetch session takes too much memory"
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, what)
 
     def _open(self, replica_id: int, now: float) -> FetchSession:
         session_id = self._rng.randint(1, SESSION_ID_MAX)

@@ -28,7 +28,7 @@ from minibroker.broker.transactions.records import in_batches, is_storable
 from minibroker.broker.transactions.registry import TransactionRegistry
 from minibroker.broker.transactions.shard import TransactionShard
 from minibroker.broker.transactions.table import PARTITION_BYTES, TRANSACTION_BYTES, text_bytes
-from minibroker.broker.transactions.transaction import Transaction, abort_unasked
+from minibroker.broker.transactions.transaction import Transaction, abort_to_go_on
 from minibroker.broker.turns import take_turns
 from minibroker.protocol.constants import TRANSACTIONS_TOPIC, ErrorCode
 
@@ -168,13 +168,13 @@ class TransactionCoordinator(PartitionedCoordinator[TransactionShard]):
             )
 
     async def _abort_late(self) -> None:
-        """Abort transactions that are open for longer than their timeout (with a new epoch, so
-        their producers are fenced)."""
+        """Abort transactions that are open for longer than their timeout, with a new epoch, so that
+        nothing more is written for them."""
         now_ms = self._expiry_ms()
         for shard in list(self._shards.values()):
             for some in in_batches(_present(shard, list(shard.table.ongoing))):
                 late = list(shard.table.late(now_ms, [key for key, _ in some]))
-                aborted = [(key, abort_unasked(each, self._wall_ms())) for key, each in late]
+                aborted = [(key, abort_to_go_on(each, self._wall_ms())) for key, each in late]
                 if aborted and self._try_append(shard, aborted):
                     for key, each in late:
                         logger.info(

@@ -11,7 +11,8 @@ Fencing: each request of a producer names its id and epoch, and only the present
 anything. INIT_PRODUCER_ID raises the epoch. If a transaction is open then, it is aborted first,
 with an epoch of its own. So a marker is never older than a record that the old producer may still
 have under way. Only the producer whose transaction it was may get that epoch: if it is the one that
-begins the session (KIP-360), and no other has begun one since.
+begins the session (KIP-360), or the transaction was aborted after its time (KIP-588), and no other
+has begun one since.
 
 Kafka reserves the last epoch for such an abort, and so do we: a producer gets at most `EPOCH_LAST`,
 and after that a new producer id.
@@ -19,8 +20,7 @@ and after that a new producer id.
 In the second protocol (KIP-890) each end raises the epoch, so a late record of one transaction
 cannot enter the next. There a request that ends a transaction and is sent again has the epoch
 before the present one. `last_producer_epoch` is that epoch, if the answer with the present one may
-have been lost, else -1: after an abort that the producer did not ask for, nobody may take it for
-its own.
+have been lost, else -1: after an abort for another session, nobody may take it for its own.
 """
 
 from collections.abc import Collection
@@ -168,7 +168,7 @@ def begin_session(
     if present.state is State.ONGOING:
         if expected is None:
             return Decision(ErrorCode.CONCURRENT_TRANSACTIONS, abort_unasked(present, now_ms))
-        return Decision(ErrorCode.CONCURRENT_TRANSACTIONS, _abort_to_go_on(present, now_ms))
+        return Decision(ErrorCode.CONCURRENT_TRANSACTIONS, abort_to_go_on(present, now_ms))
     producer_id, epoch = present.producer_id, present.producer_epoch + 1
     previous_id = present.previous_producer_id
     last_epoch = expected.epoch if expected is not None else NO_PRODUCER_EPOCH
@@ -323,13 +323,14 @@ def _end_raising(
 
 
 def _is_end_retried(present: Transaction, producer: Producer) -> bool:
-    """Whether a producer ends again what it has ended: it did not get the answer."""
+    """Whether a producer ends again what it has ended, since it did not get the answer, or what was
+    aborted after its time."""
     if producer.epoch != present.last_producer_epoch or present.state in (
         State.ONGOING,
         State.EMPTY,
     ):
         return False
-    return _is_successor(present, producer)
+    return _is_successor(present, producer) and present.producer.epoch <= EPOCH_LAST
 
 
 def _end_again(present: Transaction, *, is_commit: bool) -> Decision:
@@ -350,7 +351,7 @@ def _decided(is_commit: bool) -> State:
 
 def abort_unasked(present: Transaction, now_ms: int) -> Transaction:
     """Return an open transaction as aborted with the next epoch, which fences its producer: another
-    session begins, the transaction is late, or an operator ends it."""
+    session begins, or an operator ends it."""
     return present.moved(
         State.PREPARE_ABORT,
         now_ms,
@@ -359,9 +360,11 @@ def abort_unasked(present: Transaction, now_ms: int) -> Transaction:
     )
 
 
-def _abort_to_go_on(present: Transaction, now_ms: int) -> Transaction:
-    """Return an open transaction as aborted because its own producer begins a session. The producer
-    goes on with the next epoch. The marker has that epoch, too, as in the second protocol."""
+def abort_to_go_on(present: Transaction, now_ms: int) -> Transaction:
+    """Return an open transaction as aborted because its own producer begins a session, or its time
+    is over. Its producer may go on with the next epoch, once it asks for it: by beginning a
+    session or, in the second protocol, by an abort. The marker has that epoch, too, as in the
+    second protocol."""
     return present.moved(
         State.PREPARE_ABORT,
         now_ms,

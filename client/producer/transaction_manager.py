@@ -21,9 +21,13 @@ offsets that the group does not take. Then nothing is sent any more, and only an
 end that is not answered in time may have been decided: in COMMITTING and ABORTING only the same end
 is legal again, which the coordinator recognizes by the epoch.
 
-Two kinds of error are fatal. The producer is fenced if its id has another epoch: another producer
-began, or the transaction was aborted without it. It has failed if the coordinator does not know its
-id any more, or answers what cannot be.
+A transaction that takes too long is aborted by its coordinator. The producer hears that its epoch
+is not the present one, or that there is nothing to commit; it gets the next epoch by an abort, and
+goes on.
+
+Two kinds of error are fatal. The producer is fenced if another producer began, or an operator ended
+its transaction: then the coordinator does not take the abort. It has failed if the coordinator does
+not know its id any more, or answers what cannot be.
 """
 
 from enum import Enum, auto
@@ -86,7 +90,7 @@ TRANSITIONS: Final = {
 }
 FAILED: Final = (State.ABORTABLE_ERROR, State.FATAL_ERROR)
 
-# The producer's id has another epoch by now.
+# The coordinator has given the next epoch to another producer, or to nobody.
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 # No request of this producer can succeed any more, whatever it asks for.
 FATAL: Final = frozenset(
@@ -103,6 +107,8 @@ WHY: Final = {
     " (transaction.max.timeout.ms)",
     ErrorCode.INVALID_REQUEST: "a transactional.id has 1 to 32767 bytes",
 }
+LATE: Final = "the transaction was aborted after transaction.timeout.ms"
+STALE: Final = f"{LATE}, or another producer with this transactional.id has begun"
 NONE_OPEN: Final = "there is no transaction: begin one (`transaction()`, or begin_transaction)"
 IS_ENDING: Final = "the transaction is ending: begin another one once it has ended"
 
@@ -199,7 +205,9 @@ class TransactionManager:
         """Handle that a batch is given up. Return the error to report for it."""
         if self.state is State.IN_TRANSACTION:
             code = error.code if isinstance(error, BrokerError) else ErrorCode.NONE
-            if code in FENCED or code in FATAL:
+            if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+                self._fail_as_stale(error)
+            elif code in FENCED or code in FATAL:
                 self._fail_for_good(code, error)
             else:
                 self.fail(TransactionAbortable, str(error), error)
@@ -229,7 +237,9 @@ class TransactionManager:
         transaction to fail."""
         errors = {error_code(each.error): each for each in answer.partitions if each.error}
         for error, each in errors.items():
-            if error in FENCED or error in FATAL:
+            if error == ErrorCode.INVALID_PRODUCER_EPOCH:
+                self._fail_as_stale()
+            elif error in FENCED or error in FATAL:
                 self._fail_for_good(error)
             elif error in NOT_A_MEMBER:
                 self.fail(
@@ -295,6 +305,8 @@ class TransactionManager:
             self.complete()
         elif error == ErrorCode.TRANSACTION_ABORTABLE and self.state is State.COMMITTING:
             self.fail(TransactionAbortable, f"its coordinator does not commit it: {error.name}")
+        elif error == ErrorCode.INVALID_TXN_STATE and self.state is State.COMMITTING:
+            self.fail(TransactionAbortable, f"{error.name}: {LATE}")
         else:
             self._fail_for_good(error or ErrorCode.UNSUPPORTED_VERSION)
         return ErrorCode.NONE
@@ -333,6 +345,9 @@ class TransactionManager:
         self._failure = (kind, text, cause)
         self._move(State.FATAL_ERROR if is_fatal else State.ABORTABLE_ERROR)
 
+    def _fail_as_stale(self, cause: Exception | None = None) -> None:
+        self.fail(TransactionAbortable, f"{ErrorCode.INVALID_PRODUCER_EPOCH.name}: {STALE}", cause)
+
     def _fail_for_good(self, error: ErrorCode, cause: Exception | None = None) -> None:
         doubt = ""
         if self.state is State.COMMITTING and self._ends_sent > 1:
@@ -340,9 +355,8 @@ class TransactionManager:
         if error in FENCED:
             self.fail(
                 ProducerFenced,
-                f"{error.name}: another producer with this transactional.id has begun, or the"
-                " transaction was aborted without this one (after transaction.timeout.ms, or by an"
-                f" operator){doubt}",
+                f"{error.name}: another producer with this transactional.id has begun, or an"
+                f" operator has aborted the transaction{doubt}",
                 cause,
             )
         else:

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import trio
 
 from minibroker.client.committed_offsets import ConsumerGroupMetadata, Offsets
-from minibroker.client.errors import ClientError, TransactionAbortable
+from minibroker.client.errors import ClientError, ProducerFailed, TransactionAbortable
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.connection_pool import COMMITS
 from minibroker.client.net.coordinator_client import CoordinatorClient
@@ -168,7 +168,8 @@ class Transactions:
 
     async def abort_after(self, error: BaseException, abort: Callable[[], Awaitable[None]]) -> None:
         """Abort because a block ended with `error`, unless the end is decided or the producer has
-        failed. What goes wrong becomes a note of the error."""
+        failed. What goes wrong becomes a note of the error. Raises `ProducerFailed` if the error
+        says to abort, and the producer can only be closed."""
         if not self.manager.may_abort:
             return
         is_calm = isinstance(error, Exception | SystemExit)
@@ -177,6 +178,8 @@ class Transactions:
             try:
                 await abort()
             except ClientError as failure:
+                if isinstance(failure, ProducerFailed) and isinstance(error, TransactionAbortable):
+                    raise failure from error
                 error.add_note(f"and the transaction is not aborted: {failure}")
         if scope.cancelled_caught:
             error.add_note("and the transaction is not aborted yet: no answer in time")

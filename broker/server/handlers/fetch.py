@@ -417,6 +417,12 @@ def _begin(services: Services, request: FetchRequest, now: float, peer: str) -> 
     return fetch
 
 
+def is_large(request: FetchRequest) -> bool:
+    """Whether a request takes more than one turn."""
+    forgotten = len(request.forgotten) + len(request.forgotten_by_id)
+    return len(request.partitions) + forgotten > ELEMENTS_AT_ONCE
+
+
 def handle_in_turns(
     services: Services, request: FetchRequest, now: float, peer: str
 ) -> Turns[FetchResponse | Parked[FetchResponse]]:

@@ -41,7 +41,8 @@ class Array(NamedTuple):
 class Adapter(NamedTuple):
     """The two conversions for one Kafka api. `key` is the shared api that serves it.
 
-    A request with many elements is converted by the elements of `array`, or by `in_turns`.
+    A request with many elements is converted by the elements of `array` and of the arrays that are
+    `also` long, or by `in_turns`.
     """
 
     api: KafkaApi
@@ -50,6 +51,7 @@ class Adapter(NamedTuple):
     response: Callable[[Any, Version], Any]
     array: Array | None = None
     in_turns: Callable[[Any, Version], Generator[None, None, Any]] | None = None
+    also: tuple[Array, ...] = ()
 
     def request_in_turns(self, asked: Any, version: Version) -> Generator[None, None, Any]:
         """Convert a request with many elements, with pauses."""
@@ -58,9 +60,21 @@ class Adapter(NamedTuple):
         array = self.array
         if array is None or getattr(asked, array.name) is None:
             return self.request(asked, version)
+        arrays = (array, *self.also)
+        bare = asked._replace(**{one.name: [] for one in arrays})
+        values: dict[str, tuple[Any, ...]] = {}
+        for one in arrays:
+            values[one.field] = yield from self._converted(one, asked, bare, version)
+        whole: Any = self.request(bare, version)
+        # Messages of the hot path are named tuples, the others dataclasses.
+        return whole._replace(**values) if hasattr(whole, "_replace") else replace(whole, **values)
+
+    def _converted(
+        self, array: Array, asked: Any, bare: Any, version: Version
+    ) -> Generator[None, None, tuple[Any, ...]]:
         converted: list[Any] = []
         for part, continues in _parts(getattr(asked, array.name), array.inner):
-            message = self.request(asked._replace(**{array.name: part}), version)
+            message = self.request(bare._replace(**{array.name: part}), version)
             some = getattr(message, array.field)
             if continues and array.kept:
                 joined = getattr(converted[-1], array.kept) + getattr(some[0], array.kept)
@@ -68,10 +82,7 @@ class Adapter(NamedTuple):
                 some = some[1:]
             converted += some
             yield
-        whole: Any = self.request(asked._replace(**{array.name: []}), version)
-        values = {array.field: tuple(converted)}
-        # Messages of the hot path are named tuples, the others dataclasses.
-        return whole._replace(**values) if hasattr(whole, "_replace") else replace(whole, **values)
+        return tuple(converted)
 
 
 def _parts(elements: Sequence[Any], inner: str) -> Iterator[tuple[list[Any], bool]]:

@@ -340,6 +340,10 @@ ADAPTERS: Final = (
         _fetch_request,
         _fetch_response,
         Array("topics", "partitions", "partitions"),
+        also=(
+            Array("forgotten_topics_data", "forgotten", "partitions"),
+            Array("forgotten_topics_data", "forgotten_by_id", "partitions"),
+        ),
     ),
     Adapter(
         apis.LIST_OFFSETS,

@@ -13,7 +13,9 @@ from minibroker.broker.server.fetch_sessions import (
     FetchContext,
     FetchSessions,
 )
+from minibroker.broker.server.handlers import fetch
 from minibroker.broker.server.request_memory import RequestMemory
+from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
@@ -131,6 +133,38 @@ def test_another_topic_of_the_same_name_is_told_anew() -> None:
     assert len(answers(first, told(0, 3))) == 1
     second = slots.context(later(first.session_id, 1, new), 0.0)
     assert answers(second, told(0, 3)) == (told(0, 3),)
+
+
+MANY = range(5 * AT_ONCE)
+
+
+def forgetting(is_by_id: bool) -> tuple[FetchSessions, FetchRequest]:
+    """A session of many partitions, and a request to drop them all but the last one."""
+    slots, topic_id = sessions(), bytes(15) + b"t"
+    wanted = [PartitionFetch("t", number, 0, topic_id=topic_id) for number in MANY]
+    opened = slots.context(opening(*wanted), 0.0)
+    if is_by_id:
+        ids = tuple(TopicIdPartition(topic_id, number) for number in MANY[:-1])
+        return slots, replace(later(opened.session_id, 1), forgotten_by_id=ids)
+    names = tuple(TopicPartition("t", number) for number in MANY[:-1])
+    return slots, replace(later(opened.session_id, 1), forgotten=names)
+
+
+@pytest.mark.parametrize("is_by_id", [True, False], ids=["by id", "by name"])
+def test_many_forgotten_partitions_take_turns(is_by_id: bool) -> None:
+    """Others are served meanwhile, and may take the session away."""
+    slots, request = forgetting(is_by_id)
+    assert fetch.is_large(request)
+    assert len([*slots.context_in_turns(request, 0.0, "")]) >= len(MANY) // AT_ONCE - 1
+    assert numbers(slots.context(later(request.session_id, 2), 0.0)) == [MANY[-1]]
+    slots, request = forgetting(is_by_id)
+    turns = slots.context_in_turns(request, 0.0, "")
+    next(turns)
+    slots.close(request.session_id)
+    with pytest.raises(Refused) as refused:
+        for _ in turns:
+            pass
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_what_is_forgotten_and_named_again_is_told_anew() -> None:

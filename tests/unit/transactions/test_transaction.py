@@ -8,6 +8,7 @@ from minibroker.broker.transactions.transaction import (
     Decision,
     Producer,
     Transaction,
+    abort_to_go_on,
     abort_unasked,
     add_partitions,
     begin_session,
@@ -303,6 +304,36 @@ def test_a_last_end_gives_a_fresh_id() -> None:
     assert (done.producer_id, done.producer_epoch) == (FRESH, 0)
     again = end(done, last, SECOND_PROTOCOL, FRESH, NOW, is_commit=True)
     assert again == Decision(producer=Producer(FRESH, 0))
+
+
+@pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
+def test_a_producer_whose_transaction_was_late_goes_on(version: int) -> None:
+    """It may write no more, nor commit. It gets the epoch of the abort: by a session in which it
+    says its present one, or by an abort of the second protocol (KIP-588, and as Apache Kafka)."""
+    producer = Producer(ID, 3)
+    aborted = abort_to_go_on(ongoing(version), LATER)
+    assert begin_session(aborted, producer, 5_000, FRESH, LATER).error == CONCURRENT
+    assert end_error(aborted, producer, SECOND_PROTOCOL, commit=False) == CONCURRENT
+    done = complete(aborted, LATER)
+    assert begin_session(done, producer, 5_000, FRESH, LATER).producer == (ID, 4)
+    again = end(done, producer, SECOND_PROTOCOL, FRESH, LATER, is_commit=False)
+    assert again == Decision(producer=Producer(ID, 4))
+    assert end_error(done, producer, SECOND_PROTOCOL, commit=True) == ErrorCode.INVALID_TXN_STATE
+    for is_commit in (True, False):
+        assert end_error(done, producer, FIRST_PROTOCOL, is_commit) == FENCED
+    assert verify_error(done, producer) == FENCED
+    session = write_of(begin_session(done, None, 5_000, FRESH, LATER))
+    assert session.producer == (ID, 5)
+    assert begin_session(session, producer, 5_000, FRESH, LATER).error == FENCED
+    assert end_error(session, producer, SECOND_PROTOCOL, commit=False) == FENCED
+
+
+def test_a_late_transaction_of_the_last_epoch_needs_a_new_id() -> None:
+    """The epoch of its abort is nobody's; a session gives an id that no producer had."""
+    last = Producer(ID, EPOCH_LAST)
+    done = complete(abort_to_go_on(ongoing(epoch=EPOCH_LAST), LATER), LATER)
+    assert end_error(done, last, SECOND_PROTOCOL, commit=False) == FENCED
+    assert begin_session(done, last, 5_000, FRESH, LATER).producer == (FRESH, 0)
 
 
 @pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])

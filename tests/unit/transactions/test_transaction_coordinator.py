@@ -175,9 +175,7 @@ async def test_a_coordinator_that_may_be_replaced_says_nothing_of_the_present(
         assert (await node.end(stranger)).error == loading
 
 
-async def test_a_late_transaction_is_aborted_and_its_producer_fenced(
-    autojump_clock: CLOCK,
-) -> None:
+async def test_a_late_transaction_is_aborted(autojump_clock: CLOCK) -> None:
     """With the next epoch; one that has time left goes on."""
     settings = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000"}
     async with coordinating(CoordinatorNode(**settings)) as node:

@@ -18,7 +18,7 @@ from minibroker.broker.transactions.transaction import (
     Decision,
     Producer,
     Transaction,
-    abort_unasked,
+    abort_to_go_on,
     add_partitions,
     begin_session,
     complete,
@@ -132,7 +132,7 @@ class World:
 
     def abort_late(self) -> None:
         if self.present is not None and self.present.is_late(self.now_ms) and not self.is_pending:
-            self.append(abort_unasked(self.present, self.now_ms))
+            self.append(abort_to_go_on(self.present, self.now_ms))
 
     def expire(self) -> None:
         present = self.present

@@ -63,7 +63,7 @@ def in_state(state: State) -> TransactionManager:
     elif state is State.ABORTABLE_ERROR:
         manager.on_batch_failed(ClientTimeout("late"))
     elif state is State.FATAL_ERROR:
-        manager.on_batch_failed(BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH))
+        manager.on_batch_failed(BrokerError(ErrorCode.PRODUCER_FENCED))
     return manager
 
 
@@ -178,16 +178,19 @@ COMMIT: Final[dict[ErrorCode, type[TransactionError] | None]] = {
     ErrorCode.PRODUCER_FENCED: ProducerFenced,
     ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ProducerFailed,
-    ErrorCode.INVALID_TXN_STATE: ProducerFailed,
+    ErrorCode.INVALID_TXN_STATE: TransactionAbortable,
     ErrorCode.UNKNOWN_SERVER_ERROR: ProducerFailed,
 }
-ABORT: Final = COMMIT | {ErrorCode.TRANSACTION_ABORTABLE: ProducerFailed}
+ABORT: Final = COMMIT | {
+    ErrorCode.TRANSACTION_ABORTABLE: ProducerFailed,
+    ErrorCode.INVALID_TXN_STATE: ProducerFailed,
+}
 PRODUCE: Final[dict[ErrorCode, type[TransactionError]]] = {
     ErrorCode.TRANSACTION_ABORTABLE: TransactionAbortable,
     ErrorCode.INVALID_TXN_STATE: TransactionAbortable,
     ErrorCode.MESSAGE_TOO_LARGE: TransactionAbortable,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: TransactionAbortable,
-    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.INVALID_PRODUCER_EPOCH: TransactionAbortable,
     ErrorCode.PRODUCER_FENCED: ProducerFenced,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ProducerFailed,
 }
@@ -202,7 +205,7 @@ COMMIT_OFFSETS: Final[dict[ErrorCode, type[TransactionError] | None]] = {
     ErrorCode.OFFSET_METADATA_TOO_LARGE: TransactionAbortable,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TransactionAbortable,
     ErrorCode.TRANSACTION_ABORTABLE: TransactionAbortable,
-    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.INVALID_PRODUCER_EPOCH: TransactionAbortable,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ProducerFailed,
 }
 
@@ -238,7 +241,8 @@ def test_errors_of_a_session(error: ErrorCode, expected: type[TransactionError] 
 
 @pytest.mark.parametrize(("error", "expected"), COMMIT.items())
 def test_errors_of_a_commit(error: ErrorCode, expected: type[TransactionError] | None) -> None:
-    """A commit that is refused for good can be aborted only if the coordinator says so."""
+    """A commit that is refused for good can be aborted only if the coordinator says so, or has
+    aborted it after its time."""
     manager = in_state(State.COMMITTING)
     manager.end()
     check(manager, manager.handle_end(EndTxnResponse(error)), error, expected)

@@ -405,7 +405,7 @@ async def test_a_fenced_producer_can_only_be_closed(
         "end": coordinator.end_errors,
         "offsets": coordinator.offset_errors,
     }[where]
-    errors.append(ErrorCode.INVALID_PRODUCER_EPOCH)
+    errors.append(ErrorCode.PRODUCER_FENCED)
     async with producer() as it:
         with pytest.raises(ProducerFenced, match="close this producer") as caught:  # noqa: PT012
             async with it.transaction():
@@ -416,6 +416,31 @@ async def test_a_fenced_producer_can_only_be_closed(
             with pytest.raises(ProducerFenced):
                 await call()
     assert len(coordinator.ends) == (where == "end")
+
+
+@pytest.mark.parametrize("is_fenced", [True, False], ids=["fenced", "late"])
+@pytest.mark.parametrize("where", ["produce", "offsets"])
+async def test_a_stale_epoch_is_settled_by_the_abort(
+    coordinator: Coordinator, producer: Any, where: str, is_fenced: bool
+) -> None:
+    """A broker that sees only the epoch cannot tell a late transaction from another producer."""
+    stale = {"produce": coordinator.produce_errors, "offsets": coordinator.offset_errors}
+    stale[where].append(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if is_fenced:
+        coordinator.end_errors.append(ErrorCode.PRODUCER_FENCED)
+    async with producer() as it:
+        error = ProducerFenced if is_fenced else TransactionAbortable
+        with pytest.raises(error, match="another producer"):  # noqa: PT012
+            async with it.transaction():
+                await it.send("t", b"x", partition=0)
+                await it.send_offsets_to_transaction(OFFSETS, GROUP)
+        if is_fenced:
+            with pytest.raises(ProducerFenced):
+                await it.begin_transaction()
+        else:
+            async with it.transaction():
+                await it.send("t", b"next", partition=0)
+    assert [end.is_commit for end in coordinator.ends] == [False, True][: 2 - is_fenced]
 
 
 async def test_offsets_are_sent_to_the_coordinator_of_the_group(

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,7 +116,10 @@ async def test_an_open_transaction_is_not_read(bench: Bench) -> None:
         assert values == [b"open", b"behind"]
 
 
-async def test_a_successor_fences_and_ends_the_open_transaction(bench: Bench) -> None:
+@pytest.mark.parametrize("partition", [0, 1], ids=["written", "not written"])
+async def test_a_successor_fences_and_ends_the_open_transaction(
+    bench: Bench, partition: int
+) -> None:
     """Its start aborts what the zombie has sent, whatever the zombie does next."""
     async with bench.producer() as zombie:
         await zombie.begin_transaction()
@@ -123,13 +127,36 @@ async def test_a_successor_fences_and_ends_the_open_transaction(bench: Bench) ->
         async with bench.producer() as producer:
             async with producer.transaction():
                 await producer.send("out", b"of the next", partition=0)
+            with pytest.raises(TransactionAbortable, match="another producer"):
+                await zombie.send_and_wait("out", b"late", partition=partition)
             with pytest.raises(ProducerFenced):
-                await zombie.send_and_wait("out", b"late", partition=1)
+                await zombie.abort_transaction()
             with pytest.raises(ProducerFenced):
-                await zombie.commit_transaction()
+                await zombie.begin_transaction()
             async with producer.transaction():
                 await producer.send("out", b"goes on", partition=0)
     assert await bench.values("out", 2) == [b"of the next", b"goes on"]
+
+
+@pytest.mark.parametrize("partition", [0, 1, None], ids=["written", "not written", "commit"])
+async def test_a_producer_goes_on_after_a_late_transaction(
+    bench: Bench, partition: int | None
+) -> None:
+    """What it does next in the transaction is refused, and the next transaction is sound."""
+    async with bench.producer(transaction_timeout_ms=1000) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait("out", b"late", partition=0)
+        await trio.sleep(60)
+        call = producer.commit_transaction
+        if partition is not None:
+            call = partial(producer.send_and_wait, "out", b"later", partition=partition)
+        with pytest.raises(TransactionAbortable, match=r"after transaction\.timeout\.ms"):
+            await call()
+        await producer.abort_transaction()
+        for value in (b"next", b"last"):
+            async with producer.transaction():
+                await producer.send("out", value, partition=0)
+    assert await bench.values("out", 2) == [b"next", b"last"]
 
 
 async def test_an_operator_ends_a_transaction(bench: Bench) -> None:
@@ -140,7 +167,7 @@ async def test_an_operator_ends_a_transaction(bench: Bench) -> None:
         [described] = await admin.describe_transactions("id")
         assert described.state == "Ongoing"
         await admin.abort_transaction("id")
-        with pytest.raises(ProducerFenced, match="by an operator"):
+        with pytest.raises(ProducerFenced, match="an operator has aborted"):
             await producer.commit_transaction()
     assert await bench.values("out", 0) == []
 
