@@ -47,6 +47,19 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "two replicas hold different batches below the high watermark",
         "the replicas of {log} part{at}: {said}",
     ),
+    "marker": Described(
+        "a replica lacks a transaction's marker, or has another one than the other replicas",
+        "the replicas of {log} part over a marker{at}, wrong on broker {broker}: {said}",
+    ),
+    "transaction-outcome": Described(
+        "a transaction's marker is not what its coordinator decided, or partitions of one"
+        " transaction ended in different ways",
+        "a transaction ended in different ways ({log}{at}): {said}",
+    ),
+    "transaction-index": Described(
+        "a segment's list of aborted transactions lacks one, or names one that was not aborted",
+        "a list of aborted transactions of {log} on broker {broker} is wrong: {said}",
+    ),
     "compaction": Described(
         "compaction has taken the last record of a key from a replica, or left an older one",
         "compaction of {log} on broker {broker} is wrong{at}: {said}",
@@ -66,6 +79,12 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     "aborted-read": Described(
         "a record that a consumer was shown is absent or different on a replica",
         "a record of {log} that was read is not{at} on broker {broker}",
+    ),
+    "uncommitted-read": Described(
+        "a consumer of committed records was shown one of a transaction that was aborted or is"
+        " open",
+        "a consumer of committed records was shown one of {log}{at} whose transaction was not"
+        " committed: {said}",
     ),
     "crc": Described(
         "a batch below the log end has another CRC than the one it was stored with",
@@ -107,6 +126,11 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     "group-record": Described(
         "a record of the offsets topic cannot be read, or is one that no coordinator writes",
         "a record of {log}{at} is wrong: {said}",
+    ),
+    "open-transaction": Described(
+        "a transaction is open at the end of a partition: for longer than its timeout, or though no"
+        " coordinator will end it",
+        "{said}, in {log}{at}",
     ),
     "segment-name": Described(
         "a file's name is not its first offset",

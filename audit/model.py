@@ -49,6 +49,7 @@ BATCHES: Final = pa.schema(
         pa.field("identity", pa.int64()),
         pa.field("torn", pa.bool_()),
         pa.field("problem", pa.string()),
+        pa.field("marker", pa.int8()),  # of a control batch: 0 ABORT, 1 COMMIT, null: another one
     ]
 )
 
@@ -153,6 +154,70 @@ PRODUCERS: Final = pa.schema(
         pa.field("producer_epoch", pa.int16()),
         pa.field("last_sequence", pa.int32()),
         pa.field("last_offset", pa.int64()),
+    ]
+)
+
+# One row per transaction in a log, and per marker that ends none there. `outcome` is "commit",
+# "abort", or "open" if the log has no marker of it. `first_offset` is null in the row of a marker
+# alone: the transaction had no records in this log, or they are gone. `last_offset` is that of its
+# last record, `records` how many are left, `first_ms` the largest timestamp of its first batch.
+# `producer_epoch` is that of its batches; the marker may have the next one. `stable` is the last
+# stable offset right behind the marker. `is_first`: no marker of the producer comes before it, so
+# its first batches may lie below the log's first.
+TRANSACTIONS: Final = pa.schema(
+    [
+        *REPLICA_FIELDS,
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("outcome", pa.string()),
+        pa.field("first_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("records", pa.int64()),
+        pa.field("first_ms", pa.int64()),
+        pa.field("marker_offset", pa.int64()),
+        pa.field("marker_epoch", pa.int16()),
+        pa.field("marker_segment", pa.int64()),
+        pa.field("marker_position", pa.int64()),
+        pa.field("stable", pa.int64()),
+        pa.field("is_first", pa.bool_()),
+    ]
+)
+
+# One row per entry of a `.txnindex`, and one without an entry for each segment whose file must be
+# complete. `problem` says why a file, or an entry, cannot be read.
+ABORTED: Final = pa.schema(
+    [
+        *REPLICA_FIELDS,
+        pa.field("segment", pa.int64()),
+        pa.field("entry", pa.int32()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("first_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("stable", pa.int64()),
+        pa.field("problem", pa.string()),
+    ]
+)
+
+# One row per record of `__transaction_state`, of the logs that others are compared with. `home` is
+# the partition and `at` the offset of the record in it; `state` is null if it deletes the id. In
+# the states PrepareCommit and PrepareAbort producer id and epoch are those of the markers. A record
+# that cannot be read has a `problem` alone.
+COORDINATED: Final = pa.schema(
+    [
+        pa.field("home", pa.int32()),
+        pa.field("at", pa.int64()),
+        pa.field("transactional_id", pa.string()),
+        pa.field("state", pa.string()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("timeout_ms", pa.int32()),
+        pa.field("partitions", pa.list_(pa.struct([*REPLICA_FIELDS[1:]]))),
+        pa.field("updated_ms", pa.int64()),
+        pa.field("started_ms", pa.int64()),
+        pa.field("previous_producer_id", pa.int64()),
+        pa.field("next_producer_id", pa.int64()),
+        pa.field("version", pa.int16()),
+        pa.field("problem", pa.string()),
     ]
 )
 
@@ -292,10 +357,12 @@ class Tables:
     `topic_ids` are the ids of the judged topics, by name; `deleted_ids` those of topics that the
     metadata know as deleted. `ledgers` are the names of the files that were given as ledgers, as
     the column `ledger` has them. `is_ledger_complete`: they cover all records that were sent.
-    `ledger` is None if none was given; `stored` and `committed` if there is no offsets topic.
+    `ledger` is None if none was given; `stored` and `committed` if there is no offsets topic,
+    `coordinated` if there is no `__transaction_state`.
     `assignments` is None without metadata. `records` builds the table of some topics' records.
     `bodies` covers the reference logs only: equal batches need not be decoded twice. `bodies_of`
-    builds the table of all logs of some partitions.
+    builds the table of all logs of some partitions. `aborted` reads the table ABORTED, which only
+    logs with transactions need; `as_of_ms` is the time at which the logs are judged.
     """
 
     batches: "DataFrame"
@@ -314,3 +381,6 @@ class Tables:
     stored: "DataFrame | None" = field(default=None)
     committed: "DataFrame | None" = field(default=None)
     bodies_of: "Callable[[Collection[TopicPartition]], DataFrame] | None" = field(default=None)
+    aborted: "Callable[[], DataFrame] | None" = field(default=None)
+    coordinated: "DataFrame | None" = field(default=None)
+    as_of_ms: int = 0

@@ -28,6 +28,7 @@ from minibroker.audit.checks.cached import caching, in_context
 from minibroker.audit.checks.doubts import brokers_named
 from minibroker.audit.checks.extent import ReplicaRow, judge
 from minibroker.audit.checks.facts import PARTITION, equal_logs, log_facts
+from minibroker.audit.checks.file_lists import emptied, skipping
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import group_offsets, marks
 from minibroker.audit.checks.local_frames import (
@@ -40,17 +41,19 @@ from minibroker.audit.checks.local_frames import (
 from minibroker.audit.checks.log_ends import LogFacts, ReplicaFacts
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.checks.stored_commits import committed_by_groups, stored_by_groups
+from minibroker.audit.checks.stored_states import stored_by_coordinators
+from minibroker.audit.checks.stored_transactions import has_transactions, uncommitted_offsets
+from minibroker.audit.checks.transactions import transactions_seen
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import (
-    LIVE,
     LogDirectory,
     Replica,
     UsageError,
     find_brokers,
 )
-from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table, without_copies
+from minibroker.audit.files.transaction_indexes import read_aborted
 from minibroker.audit.files.unreadable import (
     PROBLEM,
     UnreadableSegment,
@@ -62,6 +65,7 @@ from minibroker.audit.files.unreadable import (
 )
 from minibroker.audit.files.written import WrittenBatches, count_batches, with_positions
 from minibroker.audit.model import (
+    ABORTED,
     BATCHES,
     EPOCH_STARTS,
     PRODUCERS,
@@ -86,13 +90,14 @@ from minibroker.audit.summary import (
     Reading,
     Sizes,
     Summary,
+    TransactionsSeen,
     Unjudged,
     count_findings,
     in_order,
     plural,
     worst_of,
 )
-from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.protocol.constants import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_FILE: Final = "batches.parquet"
@@ -155,6 +160,7 @@ class _Known:
     capped: set[str] = field(default_factory=set)  # checks that found more than are kept
     groups: Sequence[GroupOffset] = ()
     group_count: int = 0
+    transactions: TransactionsSeen | None = None
 
 
 class _Run:
@@ -255,9 +261,9 @@ class _Run:
         rows, unjudged = judge(found, assignments, states, inputs.hidden)
         self._known.unjudged += unjudged
         if not self._options.checks or "missing-committed" in self._options.checks:
-            self._known.findings += _emptied(inputs, rows)
+            self._known.findings += emptied(inputs, rows)
         if not self._options.checks or "gap" in self._options.checks:
-            self._known.findings += _skipping(inputs, rows)
+            self._known.findings += skipping(inputs, rows)
         if note := _left_in_sync(rows, assignments or {}):
             self._known.notes.append(note)
         if cleaned := [row for row in rows if row.cleaned_end]:
@@ -300,7 +306,15 @@ class _Run:
 
         stored = None
         if any(row.topic == OFFSETS_TOPIC for row in rows):
-            stored = stored_by_groups(records([OFFSETS_TOPIC]), replicas)
+            uncommitted = uncommitted_offsets(batches) if has_transactions(batches) else None
+            stored = stored_by_groups(records([OFFSETS_TOPIC]), replicas, uncommitted)
+        coordinated = None
+        if any(row.topic == TRANSACTIONS_TOPIC for row in rows):
+            coordinated = stored_by_coordinators(records([TRANSACTIONS_TOPIC]), replicas)
+
+        def aborted() -> DataFrame:
+            return local_frame(self._spark, read_aborted(inputs.logs), from_arrow_schema(ABORTED))
+
         return Tables(
             batches=batches,
             replicas=replicas,
@@ -318,6 +332,9 @@ class _Run:
             stored=stored,
             committed=None if stored is None else committed_by_groups(stored),
             bodies_of=bodies_of,
+            aborted=aborted,
+            coordinated=coordinated,
+            as_of_ms=self._began_ms if inputs.is_live else _last_written_ms(inputs),
         )
 
     def _read_records(
@@ -368,8 +385,10 @@ class _Run:
                 if not reasons[name]
             }
             marking = pool.submit(in_context(describe("groups", group_offsets)), tables)
+            seeing = pool.submit(in_context(describe("transactions", transactions_seen)), tables)
             done = {name: future.result() for name, future in checking.items()}
             self._known.groups, self._known.group_count = marking.result()
+            self._known.transactions = seeing.result()
             counts, unjudged = counting.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -426,6 +445,7 @@ class _Run:
             partitions=tuple(pictures(inputs, facts, rows, marks(self._known.groups))),
             groups=tuple(self._known.groups),
             group_count=self._known.group_count,
+            transactions=self._known.transactions,
         )
         out = self._options.out
         write_findings(findings, out)
@@ -450,55 +470,9 @@ def _name(row: ReplicaRow) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
 
 
-def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
-    """Yield the logs that lost all records, in partitions where no in-sync log has any.
-
-    Only their index files still name records: no other log and no high watermark need show any.
-    """
-    logs = {log.replica: log for log in inputs.logs}
-    has_records = {
-        _name(row) for row in rows if row.first_offset is not None and row.in_isr is not False
-    }
-    for row in rows:
-        log = logs.get(Replica(row.broker, row.topic, row.partition))
-        if log is None or row.state == LIVE or row.first_offset is not None:
-            continue
-        if row.in_isr is False or _name(row) in has_records:
-            continue
-        if (end := indexed_end(log)) > max(row.log_end, row.log_start or 0):
-            yield Finding(
-                "missing-committed",
-                Severity.ERROR,
-                row.topic,
-                row.partition,
-                row.broker,
-                offset=row.log_end,
-                detail=f"it is empty, and its index files tell of records up to offset {end}",
-            )
-
-
-def _skipping(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[Finding]:
-    """Yield the logs whose last segment is empty and begins beyond the end of the one before it: no
-    batch shows that offsets are missing between them."""
-    logs = {log.replica: log for log in inputs.logs}
-    for row in rows:
-        log = logs.get(Replica(row.broker, row.topic, row.partition))
-        if log is None or row.state == LIVE or row.first_offset is None:
-            continue
-        last = log.segments[-1]
-        if last.size == 0 and last.base_offset > row.log_end:
-            yield Finding(
-                "gap",
-                Severity.WARNING if row.in_isr is False else Severity.ERROR,
-                row.topic,
-                row.partition,
-                row.broker,
-                offset=row.log_end,
-                segment=last.base_offset,
-                position=0,
-                detail=f"offset {row.log_end} should follow, the next segment, which is empty,"
-                f" begins at {last.base_offset}",
-            )
+def _last_written_ms(inputs: Inputs) -> int:
+    """Return when brokers that are down wrote last; 0 if there are no logs."""
+    return max((log.written_ms for log in inputs.logs), default=0)
 
 
 def _left_in_sync(

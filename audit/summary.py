@@ -22,7 +22,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from minibroker.audit.catalogue import CHOSEN, GRAVITY, in_words
 from minibroker.audit.model import Finding, Severity
-from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.protocol.constants import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 VERSION: Final = 1
 SEVERITIES: Final = tuple(Severity)  # the worst first
@@ -97,7 +97,8 @@ class LedgerCounts:
     promised (`present`: on every in-sync replica), and how many are `nowhere`, on no replica. Every
     record that could not be judged is in an `Unjudged`; `below_start` are those of them that lie
     below a log start. `compacted` are neither judged nor unjudged: a newer record of their key, or
-    its tombstone, has let compaction remove them."""
+    its tombstone, has let compaction remove them. `aborted` are those of the acknowledged ones that
+    are of aborted transactions: no reader of committed records gets them."""
 
     acknowledged: int
     judged: int
@@ -106,6 +107,7 @@ class LedgerCounts:
     nowhere: int = 0
     below_start: int = 0
     compacted: int = 0
+    aborted: int = 0
 
     @property
     def unjudged(self) -> int:
@@ -229,6 +231,36 @@ class GroupOffset:
     open_ledgers: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransactionSeen:
+    """A transaction that is open in a partition from `offset` on, for `open_ms` when the logs were
+    judged. `transactional_id` and the coordinator's `state` are None if they are not known."""
+
+    topic: str
+    partition: int
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    open_ms: int
+    severity: Severity
+    why: str
+    transactional_id: str | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsSeen:
+    """The transactions of the logs that others are compared with. A transaction counts once in each
+    partition that has records of it: so many were `committed`, `aborted`, are open. `records` are
+    those of the aborted ones. `oldest` has the first of the open ones."""
+
+    committed: int = 0
+    aborted: int = 0
+    records: int = 0
+    open: int = 0
+    oldest: tuple[OpenTransactionSeen, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPicture:
     """A partition's replicas, and the offsets between which they were judged."""
@@ -273,6 +305,7 @@ class Summary:
     partitions: tuple[PartitionPicture, ...] = ()
     groups: tuple[GroupOffset, ...] = ()
     group_count: int = 0  # of committed offsets, of which `groups` has the first
+    transactions: TransactionsSeen | None = None  # None: the logs have none
     failure: str = ""
 
     @property
@@ -381,6 +414,8 @@ class Summary:
             below = below if self.ledger.below_start else ""
             newer = f", {self.ledger.compacted:,} more are compacted, for newer ones of their keys"
             below += newer if self.ledger.compacted else ""
+            rest = f", {self.ledger.aborted:,} of them in aborted transactions"
+            once += rest if self.ledger.aborted else ""
             kept = f"{present} {verb} on every in-sync replica{once}{below}; {kept}"
             kept += ", compared below their high watermarks" if is_compared else ""
         else:
@@ -452,7 +487,7 @@ def worst_of(findings: Iterable[Finding]) -> Finding | None:
 
 def is_internal(topic: str | None) -> bool:
     """Whether a topic is the brokers' own; lists have it last."""
-    return topic == OFFSETS_TOPIC
+    return topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
 
 def _place(finding: Finding) -> tuple[bool, str, int, int, int, int]:

@@ -19,7 +19,7 @@ from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.groups.offset_commits import CommitAnswer
 from minibroker.client.options import ProducerOptions
 from minibroker.client.producer.delivery import Delivery
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import READ_COMMITTED, READ_UNCOMMITTED, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 
@@ -102,7 +102,8 @@ class ConsumerLedger(LedgerFile):
     """A consumer's ledger: each delivered record, a sum for each poll, the commits, and the jumps.
 
     `id_of` returns the id of the topic that the consumer reads, b"" while that is not known. Lines
-    have the `group`, if there is one, so that the readings of its members can be put together.
+    have the `group`, if there is one, so that the readings of its members can be put together. The
+    first line has the `isolation` level if the consumer gets committed records only.
     """
 
     def __init__(
@@ -111,10 +112,12 @@ class ConsumerLedger(LedgerFile):
         wall_ms: Callable[[], int],
         id_of: Callable[[str], bytes] = lambda _: b"",
         group: str | None = None,
+        isolation: int = READ_UNCOMMITTED,
     ) -> None:
         self._id_of = id_of
         self._of_group = {"group": group} if group else {}
-        super().__init__(path, wall_ms, **self._of_group)
+        level = {"isolation": "read_committed"} if isolation == READ_COMMITTED else {}
+        super().__init__(path, wall_ms, **self._of_group, **level)
 
     def record(self, records: Sequence[ConsumerRecord]) -> None:
         """Write a line for each record of a poll, grouped by partition, and one for all."""

@@ -13,7 +13,8 @@ the log may still be truncated to follow the leader's epochs.
 
 Compaction removes records. If a log may have been compacted, and has a newer record of a key, the
 older ones that it lacks are *compacted*, not lost. The same applies if the last record of the key,
-by the ledgers or on any replica, is a tombstone, and the log has no record of the key any more.
+by the ledgers or on any replica, is a tombstone, and the log has no record of the key any more; and
+to a record that another replica has in an aborted transaction.
 """
 
 from collections import Counter
@@ -49,6 +50,8 @@ from minibroker.audit.checks.cached import cache
 from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
 from minibroker.audit.checks.memoize import memoize_per_run
+from minibroker.audit.checks.stored_transactions import has_transactions, uncommitted_offsets
+from minibroker.audit.checks.transaction_history import ABORTED
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import OF_GROUPS, Event
 from minibroker.audit.model import Tables
@@ -109,6 +112,7 @@ class Acknowledged:
     were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
     `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
     `earliest`: the column of that name in `replicas`, by topic.
+    `aborted`: PLACE of the records of aborted transactions, on whichever replica; None: none.
     """
 
     entries: DataFrame
@@ -118,6 +122,7 @@ class Acknowledged:
     lines: tuple[Row, ...]
     foreign: tuple[Row, ...]
     earliest: Mapping[str, int]
+    aborted: DataFrame | None = None
 
     @property
     def incomplete(self) -> set[str]:
@@ -173,7 +178,11 @@ def acknowledged(tables: Tables) -> Acknowledged:
     replicas = collect_small(_replicas(tables))
     unsound = collect_small(_unsound(entries, records, replicas))
     known = (entries, records, unsound, replicas, tuple(lines), foreign)
-    return Acknowledged(*known, _earliest(replicas))
+    aborted = None
+    if has_transactions(tables.batches):
+        uncommitted = uncommitted_offsets(tables.batches).where(col("outcome") == ABORTED)
+        aborted = collect_small(uncommitted.select(*PLACE).distinct())
+    return Acknowledged(*known, _earliest(replicas), aborted)
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
@@ -208,8 +217,14 @@ def suspects(known: Acknowledged) -> DataFrame:
     rows = known.unsound.join(broadcast(known.replicas), [*PARTITION], "left").join(
         held, [*REPLICA, "offset"], "left"
     )
-    rows = _with_newest(known, rows).withColumn("state", _state())
-    return collect_small(rows.drop("held", "newer", "last"))
+    rows = _with_newest(known, rows)
+    if known.aborted is None:
+        rows = rows.withColumn("is_aborted", lit(False))
+    else:
+        aborted = known.aborted.withColumn("is_aborted", lit(True))
+        rows = rows.join(broadcast(aborted), [*PLACE], "left")
+    rows = rows.withColumn("state", _state())
+    return collect_small(rows.drop("held", "newer", "last", "is_aborted"))
 
 
 def _with_newest(known: Acknowledged, rows: DataFrame) -> DataFrame:
@@ -404,4 +419,4 @@ def _is_compacted() -> Column:
     # Of a record without a key, or one of which a ledger has only the offset, no more is known.
     is_unnamed = col("named").isNull() & (col("offset") < col("cleaned_end"))
     is_allowed = coalesce(is_superseded | is_deleted | is_unnamed, lit(False))
-    return col("may_be_cleaned") & is_allowed
+    return col("may_be_cleaned") & (is_allowed | coalesce("is_aborted", lit(False)))

@@ -49,6 +49,8 @@ from minibroker.audit.checks.facts import PARTITION, REPLICA, is_cleaned
 from minibroker.audit.checks.findings import OF_CHECK_MAX, as_findings
 from minibroker.audit.checks.local_frames import from_rows
 from minibroker.audit.checks.memoize import memoize_per_run
+from minibroker.audit.checks.stored_transactions import has_transactions, uncommitted_offsets
+from minibroker.audit.checks.transaction_history import ABORTED
 from minibroker.audit.model import FINDINGS, Finding, Severity, Tables
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.types import TopicPartition
@@ -115,8 +117,14 @@ def cleaned_differences(
 
 @memoize_per_run
 def _records(tables: Tables) -> DataFrame:
-    """Return the records of the topics of which compaction has visibly changed a log."""
-    return tables.records({name.topic for name in compacted_logs(tables)})
+    """Return the records of the topics of which compaction has visibly changed a log, without those
+    of aborted transactions: compaction removes them all."""
+    records = tables.records({name.topic for name in compacted_logs(tables)})
+    if not has_transactions(tables.batches):
+        return records
+    aborted = uncommitted_offsets(tables.batches).where(col("outcome") == ABORTED)
+    place = [*REPLICA, "offset"]
+    return records.join(aborted.select(*place), place, "left_anti")
 
 
 def _differing_batches(batches: DataFrame, scope: DataFrame) -> DataFrame:

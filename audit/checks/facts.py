@@ -43,7 +43,13 @@ from minibroker.audit.checks.log_ends import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
-from minibroker.protocol.records.batch import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME
+from minibroker.protocol.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+)
 
 # The columns that name a log, and a partition.
 REPLICA: Final = ("broker", "topic", "partition")
@@ -51,7 +57,9 @@ PARTITION: Final = ("topic", "partition")
 _Epoch: TypeAlias = Any  # a Row, or what the driver builds itself: columns by name
 # The bits that a batch's attributes may have: its codec, and LogAppendTime, which a broker sets.
 _FROM_CLIENTS: Final = COMPRESSION_MASK | LOG_APPEND_TIME
-_STORED: Final = _FROM_CLIENTS | DELETE_HORIZON  # which compaction sets
+# Which compaction sets, and those of transactions and their markers.
+_STORED: Final = _FROM_CLIENTS | DELETE_HORIZON | TRANSACTIONAL | CONTROL
+_OF_TRANSACTIONS: Final = TRANSACTIONAL | CONTROL
 
 
 def next_offset(last_offset: str) -> Column:
@@ -69,8 +77,9 @@ def runs(batches: DataFrame) -> DataFrame:
     place where it begins and a hash of the place where it ends, and all but the outermost cancel
     out. `seams` is the same of the offsets alone, unhashed. `digest` and `bytes` cover all
     `batches`, whatever their order. `has_odd`: at least one sound batch is of a kind that no
-    producer sends and compaction does not make, or has more records than offsets. `cleaned_end` is
-    the offset behind the last batch that compaction has visibly changed, null if there is none.
+    producer sends and no broker makes, or has more records than offsets. `has_transactions`: at
+    least one is of a transaction, or a marker. `cleaned_end` is the offset behind the last batch
+    that compaction has visibly changed, null if there is none.
 
     Takes one pass over the batches, made once for all callers; the driver makes it if it holds the
     batches.
@@ -99,6 +108,7 @@ def ask_runs(batches: DataFrame) -> DataFrame:
             bit_xor(_link()).alias("links"),
             bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
             bool_or(is_odd()).alias("has_odd"),
+            bool_or(is_transactional()).alias("has_transactions"),
             largest_of(when(is_cleaned(), col("next_offset"))).alias("cleaned_end"),
             digest_of_batches().alias("digest"),
             count("*").alias("batches"),
@@ -131,6 +141,7 @@ def _run_of(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "bytes": sum(batch["size"] for batch in batches),
         "is_chain": False,
         "has_odd": False,
+        "has_transactions": False,
     }
     if first["torn"]:
         return run
@@ -151,6 +162,7 @@ def _run_of(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "links": links,
         "has_bad_crc": any(batch["crc_stored"] != batch["crc_computed"] for batch in batches),
         "has_odd": any(map(_is_odd, batches)),
+        "has_transactions": any(batch["attributes"] & TRANSACTIONAL for batch in batches),
         "cleaned_end": max(map(_next, filter(_is_cleaned, batches)), default=None),
         "digest": digest,
         "is_chain": links
@@ -166,7 +178,11 @@ def _next(batch: Mapping[str, Any]) -> int:
 def _is_odd(batch: Mapping[str, Any]) -> bool:
     """Return `is_odd` of a batch that the driver holds and that is not torn."""
     is_sound = batch["crc_stored"] == batch["crc_computed"]
-    has_odd_kind = batch["attributes"] & _STORED != batch["attributes"]
+    attributes = batch["attributes"]
+    has_odd_kind = attributes & _STORED != attributes
+    if attributes & _OF_TRANSACTIONS:
+        is_of_none = batch["producer_id"] < 0 or not attributes & TRANSACTIONAL
+        has_odd_kind |= is_of_none or bool(attributes & CONTROL and batch["marker"] is None)
     offsets = batch["last_offset"] - batch["base_offset"] + 1
     return bool(is_sound and (has_odd_kind or not 0 <= batch["count"] <= offsets))
 
@@ -191,16 +207,30 @@ def digest_of_batches() -> Column:
 
 
 def is_odd() -> Column:
-    """Whether a sound batch has attributes that no broker stores, or more records than offsets."""
+    """Whether a sound batch has attributes that no broker stores, or more records than offsets, or
+    is a control batch that is no marker."""
     is_sound = ~col("torn") & (col("crc_stored") == col("crc_computed"))
     offsets = col("last_offset") - col("base_offset") + 1
     counts_other = (col("count") < 0) | (col("count") > offsets)
-    return is_sound & (has_odd_attributes() | counts_other)
+    return is_sound & (has_odd_attributes() | counts_other | is_no_marker())
 
 
 def has_odd_attributes() -> Column:
     """Whether a batch is of a kind that no broker stores."""
-    return col("attributes").bitwiseAND(_STORED) != col("attributes")
+    is_of_none = (col("producer_id") < 0) | ~is_transactional()
+    is_unknown = col("attributes").bitwiseAND(_STORED) != col("attributes")
+    has_any = col("attributes").bitwiseAND(_OF_TRANSACTIONS) != 0
+    return is_unknown | (has_any & is_of_none)
+
+
+def is_transactional() -> Column:
+    """Whether a batch is of a transaction, or its marker."""
+    return col("attributes").bitwiseAND(TRANSACTIONAL) != 0
+
+
+def is_no_marker() -> Column:
+    """Whether a control batch ends no transaction."""
+    return (col("attributes").bitwiseAND(CONTROL) != 0) & col("marker").isNull()
 
 
 def is_cleaned() -> Column:

@@ -5,6 +5,7 @@ acknowledged. So below each commit every record was read before, by the member t
 another one. What is missing is a hole: records that the group has left out, although each reaches a
 group at least once. A hole is no fault where the position was set behind it (a seek, or
 auto.offset.reset), below the log's start, or where a consumer without a ledger has committed.
+Markers of transactions are no records, and those of aborted transactions need not be read.
 
 Records that are read twice break no promise: a member that is killed, or loses its partitions, has
 not committed all that it has read.
@@ -14,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, Window
@@ -29,6 +30,12 @@ from minibroker.audit.checks.findings import as_findings
 from minibroker.audit.checks.group_offsets import seek_command
 from minibroker.audit.checks.local_frames import from_rows
 from minibroker.audit.checks.memoize import memoize_per_run
+from minibroker.audit.checks.stored_transactions import (
+    has_transactions,
+    transactions,
+    uncommitted_offsets,
+)
+from minibroker.audit.checks.transaction_history import ABORTED
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Finding, Severity, Tables
 from minibroker.audit.summary import plural
@@ -42,11 +49,18 @@ Key: TypeAlias = tuple[str, str, int]
 
 
 class Island(NamedTuple):
-    """Offsets from `first` to `last` that were all read; `twice` of them more than once."""
+    """Offsets from `first` to `last` that were all read, but for `passed` ones that no member need
+    read; `twice` of them more than once."""
 
     first: int
     last: int
     twice: int
+    passed: int = 0
+
+    @property
+    def read(self) -> int:
+        """How many records were read."""
+        return self.last - self.first + 1 - self.passed
 
 
 class FirstCommit(NamedTuple):
@@ -150,7 +164,7 @@ def group_reads(tables: Tables) -> Mapping[Key, Reads]:
     ledgers = entries.where(shows).select("group", "ledger").distinct().toArrow().to_pylist()
     if not ledgers and not refused:
         return {}
-    islands = _islands(entries)
+    islands = _islands(entries, _passable(tables))
     commits = _first_commits(entries.where(col("ledger").isin(*{row["ledger"] for row in ledgers})))
     jumps = _jumps(entries)
     starts = _log_starts(tables)
@@ -175,7 +189,7 @@ def group_reads(tables: Tables) -> Mapping[Key, Reads]:
             return any(begin <= offset <= end for offset in offsets)
 
         found[key] = Reads(
-            read=sum(each.last - each.first + 1 for each in mine),
+            read=sum(each.read for each in mine),
             twice=sum(each.twice for each in mine),
             holes=holes_of(mine, committed, jumps.get(key, ()), starts.get(key[1:], 0), is_other),
             early=[each for each in committed if each.is_read and not each.is_read_before],
@@ -234,12 +248,29 @@ def findings_of(key: Key, reads: Reads, severity: Severity) -> Iterator[Finding]
         yield Finding(CHECK, Severity.WARNING, *place, offset=first.offset, detail=detail)
 
 
-def _islands(entries: DataFrame) -> dict[Key, list[Island]]:
+def _passable(tables: Tables) -> DataFrame | None:
+    """Return PARTITION and `offset` of what is no record, or one of an aborted transaction; None if
+    there are no transactions."""
+    if not has_transactions(tables.batches):
+        return None
+    place = [*PARTITION, "offset"]
+    markers = transactions(tables.batches).where("marker_offset IS NOT NULL")
+    aborted = uncommitted_offsets(tables.batches).where(col("outcome") == ABORTED)
+    found = markers.select(*PARTITION, col("marker_offset").alias("offset"))
+    return found.unionByName(aborted.select(place)).distinct()
+
+
+def _islands(entries: DataFrame, passable: DataFrame | None) -> dict[Key, list[Island]]:
     reads = (
         entries.where(col("event") == Event.SHOWN.value)
         .groupBy(*KEY, "offset")
         .agg(count("*").alias("times"))
     )
+    if passable is not None:
+        passed = reads.select(*KEY).distinct().join(passable, [*PARTITION])
+        passed = passed.select(*KEY, "offset", lit(0).alias("times"))
+        times = sum_of("times").alias("times")
+        reads = reads.unionByName(passed).groupBy(*KEY, "offset").agg(times)
     place = Window.partitionBy(*KEY).orderBy("offset")
     islands = (
         reads.withColumn("island", col("offset") - row_number().over(place))
@@ -248,12 +279,18 @@ def _islands(entries: DataFrame) -> dict[Key, list[Island]]:
             smallest_of("offset").alias("first"),
             largest_of("offset").alias("last"),
             sum_of(when(col("times") > 1, 1).otherwise(0)).alias("twice"),
+            sum_of(when(col("times") == 0, 1).otherwise(0)).alias("passed"),
         )
     )
     found: dict[Key, list[Island]] = defaultdict(list)
     for row in islands.toArrow().to_pylist():
-        found[_key(row)].append(Island(row["first"], row["last"], row["twice"]))
-    return found
+        found[_key(row)].append(Island(*(row[name] for name in Island._fields)))
+    return {key: _from_first_read(each) for key, each in found.items()}
+
+
+def _from_first_read(islands: Sequence[Island]) -> list[Island]:
+    """Return the islands without those in which nothing was read before reading began."""
+    return [*dropwhile(lambda island: not island.read, sorted(islands))]
 
 
 def _first_commits(entries: DataFrame) -> dict[Key, list[FirstCommit]]:

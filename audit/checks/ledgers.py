@@ -297,7 +297,8 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
         elif not (shown or bare or committed):
             reason = "the ledgers name no acknowledged record of these logs"
             unjudged.append(Unjudged(reason, holds_back=True))
-    return LedgerCounts(acked, judged, present, shown, nowhere, below, compacted), tuple(unjudged)
+    counted = (acked, judged, present, shown, nowhere, below, compacted, _count_aborted(known))
+    return LedgerCounts(*counted), tuple(unjudged)
 
 
 @memoize_per_run
@@ -314,6 +315,14 @@ def is_exact(known: Acknowledged) -> bool:
     told = {row[:2]: row[2:] for row in acked.groupBy(*PARTITION).agg(*digest).collect()}
     stored = judged_records(known).groupBy(*REPLICA).agg(*digest).collect()
     return all(told.get((row.topic, row.partition)) == row[3:] for row in stored)
+
+
+def _count_aborted(known: Acknowledged) -> int:
+    """Return how many acknowledged records are of aborted transactions."""
+    if known.aborted is None or is_known_empty(known.aborted):
+        return 0
+    acked = known.entries.where(col("event") == Event.ACKED.value)
+    return acked.join(known.aborted, [*PLACE], "left_semi").count()
 
 
 def _count_acked(entries: DataFrame) -> int:

@@ -45,6 +45,7 @@ from minibroker.audit.checks.facts import (
     has_horizon,
     has_odd_attributes,
     is_cleaned,
+    is_no_marker,
     is_odd,
     next_offset,
     runs,
@@ -199,6 +200,7 @@ def undecodable(tables: Tables) -> DataFrame | None:
     is_foreign = is_cleaned() & ~coalesce(col("may_be_cleaned"), lit(False))
     why = (
         when(has_odd_attributes(), concat(attributes, lit(", which no producer may send")))
+        .when(is_no_marker(), lit("it is a control batch, and no marker of a transaction"))
         .when(is_odd(), counted)
         .when(is_foreign, foreign)
     )

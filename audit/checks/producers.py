@@ -170,12 +170,12 @@ def _missing_in_snapshots(tables: Tables) -> list[tuple[object, ...]]:
     snapshots = local_rows(tables.producers)
     found = (snapshots or tables.producers.toArrow()).to_pylist()
     newest: dict[tuple[Any, ...], int] = {}
-    known: dict[tuple[Any, ...], dict[int, int]] = {}
+    known: dict[tuple[Any, ...], dict[int, int | None]] = {}
     for row in found:
         log: tuple[Any, ...] = tuple(row[name] for name in _LOG)
         newest[log] = max(row["offset"], newest.get(log, 0))
         states = known.setdefault((*log, row["offset"]), {})
-        if row["producer_id"] is not None and row["last_offset"] is not None:
+        if row["producer_id"] is not None:  # after a marker of a new epoch it has no batch
             states[row["producer_id"]] = row["last_offset"]
     live = {
         tuple(row[name] for name in _LOG)
@@ -194,7 +194,8 @@ def _missing_in_snapshots(tables: Tables) -> list[tuple[object, ...]]:
             for (_, *other), theirs in known.items()
             if other == [*log[1:], offset]
         )
-        if is_elsewhere or any(each < last_offset for each in states.values()):
+        others = [each for each in states.values() if each is not None]
+        if is_elsewhere or any(each < last_offset for each in others):
             detail = (
                 f"the snapshot lacks producer {producer}, whose last batch before it ends at offset"
                 f" {last_offset}"

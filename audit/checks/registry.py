@@ -10,10 +10,13 @@ from minibroker.audit.checks import (
     ends,
     group_reads,
     groups,
+    isolation,
     ledgers,
     log,
     producers,
     replicas,
+    transaction_lists,
+    transactions,
 )
 from minibroker.audit.checks.group_offsets import LOST_CHECK
 from minibroker.audit.model import Tables
@@ -26,15 +29,19 @@ CHECKS: Final[Mapping[str, Check]] = {
     **compaction.CHECKS,
     **ends.CHECKS,
     **producers.CHECKS,
+    **transactions.CHECKS,
+    **transaction_lists.CHECKS,
     **groups.CHECKS,
     **ledgers.CHECKS,
+    **isolation.CHECKS,
     **group_reads.CHECKS,
 }
 
 
 def missing_input(name: str, tables: Tables) -> str:
     """Return why a check has no input; "" if it has."""
-    if name in {**ledgers.CHECKS, **group_reads.CHECKS} and tables.ledger is None:
+    of_ledgers = {**ledgers.CHECKS, **isolation.CHECKS, **group_reads.CHECKS}
+    if name in of_ledgers and tables.ledger is None:
         return "no ledger was given"
     if name == "unexpected" and not tables.is_ledger_complete:
         return "the ledgers were not said to be complete (--ledger-complete)"

@@ -37,8 +37,15 @@ from minibroker.protocol.constants import OFFSETS_TOPIC
 _ORDER: Final = ("broker", "home", "at")
 
 
-def stored_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
-    """Return the table STORED, from RECORDS and REPLICAS."""
+def stored_by_groups(
+    records: DataFrame, replicas: DataFrame, uncommitted: DataFrame | None = None
+) -> DataFrame:
+    """Return the table STORED, from RECORDS and REPLICAS, without the records of transactions that
+    were aborted or are open (`uncommitted_offsets`).
+
+    The commits of a transaction count once it is committed. Among those of a key the last record in
+    the log counts, whenever its transaction ended.
+    """
     judged = replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
     stored = records.where(col("topic") == OFFSETS_TOPIC).join(
         broadcast(judged.select("broker", *PARTITION, "judged_end")), ["broker", *PARTITION]
@@ -46,6 +53,10 @@ def stored_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
     wanted = stored.where(col("offset") < col("judged_end")).select(
         "broker", "partition", "offset", "key", "value"
     )
+    if uncommitted is not None:
+        dropped = uncommitted.where(col("topic") == OFFSETS_TOPIC)
+        place = ["broker", "partition", "offset"]
+        wanted = wanted.join(dropped.select(*place), place, "left_anti")
     schema = from_arrow_schema(STORED)
     if local_rows(records) is None:
         return cache(wanted.mapInArrow(_read, schema))

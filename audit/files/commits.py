@@ -12,6 +12,7 @@ check: of these only the key is read.
 import struct
 from typing import Final, NamedTuple
 
+from minibroker.audit.files.fields import Fields
 from minibroker.protocol.types import TopicPartition
 
 OFFSET_KEYS: Final = (0, 1)
@@ -81,7 +82,7 @@ def read_record(key: bytes | None, value: bytes | None) -> Commit | Generation |
         raise UnreadableRecord("a record without a key")
     named: tuple[str, str | None, int | None]
     try:
-        fields = _Fields(key)
+        fields = Fields(key)
         kind = fields.number(">h")
         if kind == GROUP_KEY:
             named = (fields.text(), None, None)
@@ -121,7 +122,7 @@ def home_of(group: str, homes: int) -> int:
 
 def _committed(value: bytes) -> tuple[int, int, int]:
     """Return offset, leader epoch and time of a commit's value."""
-    fields = _Fields(value)
+    fields = Fields(value)
     version = _version(fields, "an offset")
     offset = fields.number(">q")
     leader_epoch = fields.number(">i") if version >= 3 else NONE
@@ -134,7 +135,7 @@ def _committed(value: bytes) -> tuple[int, int, int]:
 
 
 def _generation(group: str, value: bytes) -> Generation:
-    fields = _Fields(value)
+    fields = Fields(value)
     version = _version(fields, "a generation")
     protocol_type = fields.text()
     number = fields.number(">i")
@@ -161,7 +162,7 @@ def _generation(group: str, value: bytes) -> Generation:
 
 def _partitions(assignment: bytes) -> frozenset[TopicPartition]:
     """Return the partitions of a member. The bytes are the clients' own: any may stand there."""
-    fields = _Fields(assignment)
+    fields = Fields(assignment)
     found: set[TopicPartition] = set()
     try:
         fields.number(">h")
@@ -173,51 +174,8 @@ def _partitions(assignment: bytes) -> frozenset[TopicPartition]:
     return frozenset(found)
 
 
-def _version(fields: "_Fields", what: str) -> int:
+def _version(fields: Fields, what: str) -> int:
     version = fields.number(">h")
     if version not in VALUE_VERSIONS:
         raise ValueError(f"{what} of version {version}")
     return version
-
-
-class _Fields:
-    """Reads fields one after the other. Raises ValueError where there is none."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, form: str) -> int:
-        try:
-            number: int = struct.unpack_from(form, self._data, self._at)[0]
-        except struct.error:
-            raise ValueError(f"it ends within a number at byte {self._at}") from None
-        self._at += struct.calcsize(form)
-        return number
-
-    def text(self) -> str:
-        return self._bytes(self.number(">h"), "text").decode()
-
-    def nullable_text(self) -> str | None:
-        size = self.number(">h")
-        return None if size == -1 else self._bytes(size, "text").decode()
-
-    def data(self) -> bytes:
-        return self._bytes(self.number(">i"), "field")
-
-    def count(self) -> int:
-        """Return the length of a list. Each element takes bytes, so a wrong one ends early."""
-        count = self.number(">i")
-        if not 0 <= count <= len(self._data):
-            raise ValueError(f"a list of {count} at byte {self._at - 4}")
-        return count
-
-    def end(self, what: str) -> None:
-        if self._at != len(self._data):
-            raise ValueError(f"a {what} with bytes behind its end")
-
-    def _bytes(self, size: int, what: str) -> bytes:
-        begin, self._at = self._at, self._at + size
-        if size < 0 or self._at > len(self._data):
-            raise ValueError(f"a {what} of {size} bytes at byte {begin}")
-        return self._data[begin : self._at]

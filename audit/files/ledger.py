@@ -15,6 +15,8 @@ real Kafka. Lines with a name that is not listed below are ignored.
 * `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger without an end is
   that of a program that crashed, and may have sent more than it wrote down. If it begins without
   idempotence, it is "repeating", too: a record may be stored more often than the program sent it.
+  If it begins with the `isolation` "read_committed", it is "isolated": its consumer was to get no
+  record of a transaction that was aborted or is open.
 * A line that is no complete object, as a crashed program leaves it, is "torn" if it is the last
   line or precedes a `startup_complete`. Any other invalid line is "unreadable". Both are rows, so
   that counts include them.
@@ -83,6 +85,7 @@ class Event(StrEnum):
     JUMPED = "jumped"
     BEGAN = "began"
     REPEATING = "repeating"
+    ISOLATED = "isolated"
     ENDED = "ended"
     TORN = "torn"
     UNREADABLE = "unreadable"
@@ -471,7 +474,8 @@ def _jumped(entry: dict[str, Any]) -> list[Row]:
 
 def _began(entry: dict[str, Any]) -> list[Row]:
     repeating = [_bare(Event.REPEATING)] if entry.get("idempotence") is False else []
-    return [_bare(Event.BEGAN, entry.get("group")), *repeating]
+    isolated = [_bare(Event.ISOLATED)] if entry.get("isolation") == "read_committed" else []
+    return [_bare(Event.BEGAN, entry.get("group")), *repeating, *isolated]
 
 
 _READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {

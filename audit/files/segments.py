@@ -10,6 +10,8 @@ tile it. Bytes that are not a batch are one torn row, up to where the next sound
   a damaged length: it leads nowhere.
 * Offset and leader epoch lie outside the CRC. The row has the stored values; the checks decide
   whether they are possible.
+* Of a control batch the row has the type of its marker, too: the only content of a batch that is
+  read. Whether a window has control batches is seen in all of its headers at once.
 
 No content of a disk raises here. A file is read with `pread` and not mapped: a live broker may
 truncate it, and access to a vanished page of a map kills the process. One window is reused for all
@@ -40,7 +42,8 @@ from minibroker.protocol.constants import (
     FRAME_BYTES_MAX,
     MAGIC,
 )
-from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.records.batch import CONTROL, BatchHeader, read_header
+from minibroker.protocol.records.control import ABORT, COMMIT, read_end_marker
 
 ROWS_MAX: Final = 8192
 WINDOW_BYTES: Final = 1 << 20
@@ -133,6 +136,7 @@ class _Rows:
         self.headers = bytearray()
         self.identities = bytearray()
         self.crcs: list[int] = []
+        self._markers: dict[int, int] = {}  # by row
 
     @property
     def count(self) -> int:
@@ -154,6 +158,25 @@ class _Rows:
                 )[0]
             )
             del self.headers[-BATCH_HEADER_BYTES:], self.identities[-8:], self.crcs[-1]
+            self._markers.pop(self.count, None)
+
+    def read_markers(self, view: memoryview, first: int) -> None:
+        """Record the types of the markers among the batches from the row `first` on, with whose
+        first byte the view begins."""
+        if first == self.count:
+            return
+        fields = np.frombuffer(self.headers, _HEADER, offset=first * BATCH_HEADER_BYTES)
+        control = np.flatnonzero(fields["attributes"] & CONTROL)
+        if not len(control):
+            return
+        ends = np.cumsum(fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES)
+        for row in map(int, control):
+            batch = view[int(ends[row - 1]) if row else 0 : int(ends[row])]
+            header = read_header(batch)
+            is_right = header.crc == self.crcs[first + row]
+            marker = read_end_marker(batch, header) if is_right else None
+            if marker is not None:
+                self._markers[first + row] = COMMIT if marker.is_commit else ABORT
 
     def pop_table(self) -> pa.RecordBatch:
         """Return the table of the collected batches, and start a new one."""
@@ -170,7 +193,11 @@ class _Rows:
             "identity": np.frombuffer(self.identities, ">i8"),
             "torn": False,
             "problem": None,
+            "marker": None,
         }
+        if self._markers:
+            kinds = [self._markers.get(row) for row in range(len(fields))]
+            known["marker"] = pa.array(kinds, pa.int8())
         columns = [
             _column(
                 known[field.name] if field.name in known else fields[field.name], field, len(fields)
@@ -189,6 +216,8 @@ class _Rows:
 
 
 def _column(values: object, field: pa.Field, count: int) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
     if isinstance(values, np.ndarray):
         return pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
     return pa.repeat(pa.scalar(values, field.type), count)
@@ -215,9 +244,10 @@ class _Scan:
         """Yield tables of whole batches and of torn rows; the last ones may stay in the rows."""
         rows, window = self._rows, self._window
         while rows.end < window.end:
-            before = rows.end
+            before, first = rows.end, rows.count
             view = window.read(before)
             self._walk(view)
+            rows.read_markers(view, first)
             if rows.end == before and not self._collect_large(view):
                 problem = self._explain(view)
                 rows.drop_wrong()

@@ -27,6 +27,7 @@ _OF_COPY: Final = frozenset(
         "unseen",
         "missing-committed",
         "divergence",
+        "marker",
         "compaction",
         "aborted-read",
         "crc",
@@ -43,6 +44,7 @@ _OF_COPY: Final = frozenset(
 _REBUILT: Final = ("epoch-checkpoint", "snapshot", "index")
 _OF_GROUPS: Final = frozenset({"committed-offset", "lost-commit", "group-record", "skipped-read"})
 _OF_CLIENTS: Final = ("duplicate", "inconsistent-offsets", "unexpected")
+_OPEN: Final = "open-transaction"
 _LISTED_MAX: Final = 5  # partitions or commands in one sentence
 
 
@@ -186,6 +188,7 @@ def _steps(
             f"{', '.join(rebuilt)}: with its broker down, remove each named file. The broker makes"
             " it again from the batches."
         )
+    yield from _of_transactions(findings)
     if checks & _OF_GROUPS:
         yield Step(
             "Committed offsets: compare what each named group has committed with what it has"
@@ -204,6 +207,44 @@ def _steps(
         )
     if judged:
         yield Step("Audit again once the copies are in sync (minibroker replica status).")
+
+
+def _of_transactions(findings: Sequence[Finding]) -> Iterator[Step]:
+    checks = {each.check for each in findings}
+    if "transaction-index" in checks:
+        yield Step(
+            "transaction-index: with its broker down, remove the .index and .txnindex files of each"
+            " named segment. The broker makes them again from the batches."
+        )
+    if _OPEN in checks:
+        yield from _end_transactions(found=[each for each in findings if each.check == _OPEN])
+    if "transaction-outcome" in checks:
+        yield Step(
+            "transaction-outcome: no marker can be taken back. Compare the records of the named"
+            " partitions with what the application holds, and keep the directories: no coordinator"
+            " writes such a marker."
+        )
+    if "uncommitted-read" in checks:
+        yield Step(
+            "uncommitted-read: nothing can be repaired. A wrong marker or list of the partition"
+            " explains it; without such a finding, keep the directories and the ledgers."
+        )
+
+
+def _end_transactions(found: Sequence[Finding]) -> Iterator[Step]:
+    yield Step(
+        "open-transaction: start the brokers, and see whether it ends: a coordinator aborts what"
+        " is late, and finishes what is decided. End one that is open all the same:",
+        ("minibroker transaction describe ID", "minibroker transaction abort ID"),
+    )
+    if any(each.severity is Severity.ERROR for each in found):
+        yield Step(
+            "No coordinator ends a transaction that hangs. A producer with its transactional id"
+            " ends it by a transaction that writes to the partition and is aborted. Without an id,"
+            " readers of committed records go on once the partition is trimmed behind its last"
+            " record, which deletes all records below:",
+            ("minibroker topic trim TOPIC PARTITION OFFSET",),
+        )
 
 
 def _is_live(summary: Summary) -> bool:

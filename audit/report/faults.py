@@ -15,7 +15,17 @@ from minibroker.audit.model import Finding
 from minibroker.audit.summary import SEVERITIES, in_order
 
 _OF_OTHER_FILES: Final = frozenset(
-    {"checkpoint", "committed-offset", "epoch-checkpoint", "hw-beyond-leo", "index", "snapshot"}
+    {
+        "checkpoint",
+        "committed-offset",
+        "epoch-checkpoint",
+        "hw-beyond-leo",
+        "index",
+        "open-transaction",
+        "snapshot",
+        "transaction-index",
+        "transaction-outcome",
+    }
 )
 
 

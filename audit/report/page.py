@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from minibroker.audit.catalogue import DESCRIBED
 from minibroker.audit.model import FINDINGS, Finding, Severity
-from minibroker.audit.report import groups
+from minibroker.audit.report import groups, transactions
 from minibroker.audit.report.advice import Advice, advise
 from minibroker.audit.report.faults import Fault, in_faults
 from minibroker.audit.report.lanes import Numbered, draw, printable
@@ -109,6 +109,7 @@ def page(summary: Summary, findings: Sequence[Finding]) -> str:
         answer=_answer(advise(summary, findings)),
         numbers=_numbers(summary),
         groups=groups.section(summary),
+        transactions=transactions.section(summary),
         pictures=pictures,
         findings=_findings(faults, marks, Places(summary)),
         unjudged=_unjudged(summary),

@@ -17,6 +17,12 @@ from minibroker.audit.files.checkpoints import parse_offset_name
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary
 
+# Faults in the files beside a segment: their suffixes.
+_SUFFIXES: Final[Mapping[str, str]] = {
+    "index": "index",
+    "snapshot": "snapshot",
+    "transaction-index": "txnindex",
+}
 # Faults outside the segments: the name of the file in the log's directory ...
 _IN_LOG: Final[Mapping[str, str]] = {"epoch-checkpoint": "leader-epoch-checkpoint"}
 # ... or in the broker's.
@@ -77,7 +83,7 @@ class Places:
                 self._segments[log] = _segments_in(log)
             at = bisect_right(self._segments[log], -1 if finding.offset is None else finding.offset)
             return _file_name(self._segments[log][at - 1], "log") if at else ""
-        suffix = {"index": "index", "snapshot": "snapshot"}.get(finding.check, "log")
+        suffix = _SUFFIXES.get(finding.check, "log")
         if suffix == "index" and "timeindex" in finding.detail:
             suffix = "timeindex"
         return _file_name(segment, suffix)

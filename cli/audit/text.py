@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from minibroker.audit.model import Finding
-from minibroker.audit.report import groups
+from minibroker.audit.report import groups, transactions
 from minibroker.audit.report.advice import Advice, advise
 from minibroker.audit.report.faults import Fault, in_faults
 from minibroker.audit.report.places import Places
@@ -46,6 +46,7 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
             yield f"... and {plural(rest, 'more fault')}"
         yield ""
     yield from groups.lines(summary)
+    yield from transactions.lines(summary)
     for each in summary.unjudged[:UNJUDGED_MAX]:
         records = "" if each.records is None else f" ({plural(each.records, 'record')})"
         yield visible(f"Not judged: {each}{records}")

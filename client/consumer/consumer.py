@@ -167,6 +167,7 @@ class Consumer(Generic[K, V]):
                     self._seams.wall_ms,
                     self._positions.topic_id,
                     self._options.group_id,
+                    self._options.isolation,
                 )
                 self._ledger = stack.enter_context(ledger)
                 self._positions.on_jump = self._record_jump

@@ -24,6 +24,7 @@ class Feature(Enum):
     STATIC = "a static member that comes back"
     COOPERATIVE = "the cooperative assignor"
     TRANSACTIONS = "transactions: commit, abort, read committed records"
+    EXACTLY_ONCE = "transform each record once, although the program and a broker are killed"
     TOPICS = "topics listed, and created, described, given partitions, deleted if the client can"
     CONFIGS = "settings of topics altered and described"
     RECORDS = "records deleted"

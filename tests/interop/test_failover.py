@@ -20,6 +20,7 @@ from minibroker.client import NewTopic, TopicPartition
 from minibroker.client.blocking import Admin, Consumer
 from tests.interop.clients import LIBRARIES, NEEDS_KCAT, Client, Confluent, Record, Settings
 from tests.interop.features import Feature, shows
+from tests.interop.replicas import stop_in_order
 from tests.interop.working_groups import (
     KINDS,
     PARTITIONS,
@@ -187,22 +188,6 @@ def test_the_coordinator_and_a_leader_are_killed(
     """The group reads and commits on, without going back behind a commit; each record that was
     acknowledged is there once and was read."""
     judge(worked[client])
-
-
-def stop_in_order(cluster: ClusterProcesses) -> None:
-    """Once all replicas are in sync, which is kept for the audit."""
-    with Admin(cluster.addresses) as admin:
-        deadline = time.monotonic() + HEALED_S_MAX
-        while any(
-            len(one.isr) < len(one.replicas)
-            for topic in admin.describe_topics(OFFSETS_TOPIC, *admin.list_topics())
-            for one in topic.partitions
-        ):
-            assert time.monotonic() < deadline, "the replicas do not come in sync"
-            time.sleep(LOOK_EVERY_S)
-    cluster.export()
-    for node_id in cluster.layout.node_ids:
-        assert cluster.stop(node_id) == 0
 
 
 def test_the_audit_finds_nothing(

@@ -5,8 +5,6 @@ has an empty directory, so all that it knows of earlier records comes from the c
 `make soak` runs the tests: the packages come from registries, and Kafka Streams needs Java.
 """
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +13,16 @@ import pytest
 from minibroker.cli.log.dump import entries_of
 from minibroker.client import NewTopic
 from minibroker.client.blocking import Admin, Consumer, Producer
-from tests.interop.foreign_process import NEEDS_JAVA, ForeignProcess, foreign_process
-from tests.support.apache_kafka import java
+from tests.interop.foreign_process import (
+    NEEDS_JAVA,
+    Command,
+    ForeignProcess,
+    foreign_process,
+    of_java,
+    with_package,
+)
 from tests.support.processes import ClusterProcesses, running_cluster
 
-PROGRAMS: Final = Path(__file__).parent / "programs"
 WORDS: Final = tuple(b"word-%d" % n for n in range(20))
 ROUND: Final = 1000  # records that are written at once
 PARTITIONS: Final = 4
@@ -31,23 +34,6 @@ SETTINGS: Final = {
     "log.cleaner.min.cleanable.ratio": "0.1",
 }
 FAUST_IS_READY: Final = "[^Worker]: Ready"
-Command = Callable[[str, str, Path], list[str]]
-
-
-def streams(bootstrap: str, application: str, directory: Path) -> list[str]:
-    """Kafka Streams, compiled as it starts."""
-    return java(str(PROGRAMS / "WordCount.java"), bootstrap, application, str(directory))
-
-
-def with_package(package: str, program: str) -> Command:
-    """A program of Python whose package is not among those of the tests."""
-
-    def command(bootstrap: str, application: str, directory: Path) -> list[str]:
-        uv = [sys.executable, "-m", "uv", "run", "--no-project", "--python", sys.executable]
-        arguments = (str(PROGRAMS / program), bootstrap, application, str(directory))
-        return [*uv, "--with", package, "python", *arguments]
-
-    return command
 
 
 class Counts:
@@ -98,7 +84,7 @@ def committed(bootstrap: str, group: str, topic: str) -> int:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        pytest.param("streams", streams, marks=NEEDS_JAVA),
+        pytest.param("streams", of_java("WordCount.java"), marks=NEEDS_JAVA),
         ("faust", with_package("faust-streaming==0.15.3", "faust_table.py")),
         ("quix", with_package("quixstreams==3.28.1", "quix_table.py")),
     ],

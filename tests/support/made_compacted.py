@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from minibroker.broker.disk import RealFiles
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import BatchHeader, ProducerStamp, iterate_headers
 from minibroker.protocol.records.columns import decode_columns
@@ -104,6 +105,18 @@ def _compact(log: Log, made: Made, node: int, now_ms: int) -> None:
         log.raise_start(made.start)
         assert without_pause(log.apply_retention(log.log_end, now_ms)), "a segment lies below"
     _clean(log, END // 2, made.time_ms)
+
+
+def compact(
+    data_dir: Path, node: int, names: Sequence[TopicPartition], limits: LogLimits, now_ms: int
+) -> None:
+    """Compact all that may be compacted of some logs of a broker that has stopped."""
+    manager = LogManager(RealFiles(), data_dir, limits)
+    manager.start("boot", CLUSTER_ID, node, now_ms)
+    for name in names:
+        _clean(manager.logs[name], manager.logs[name].log_end, now_ms)
+    manager.checkpoint_first_dirty()
+    manager.close({name: log.log_end for name, log in manager.logs.items()})
 
 
 def _clean(log: Log, high_watermark: int, now_ms: int) -> None:

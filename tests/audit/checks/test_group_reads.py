@@ -1,6 +1,7 @@
 """What groups have read, left out and committed, from ledgers to findings."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -8,10 +9,12 @@ from pyspark.sql import SparkSession
 from minibroker.audit.checks.group_reads import group_reads
 from minibroker.audit.checks.groups import group_offsets
 from minibroker.audit.checks.registry import CHECKS
-from minibroker.audit.model import LEDGER
+from minibroker.audit.model import BATCHES, LEDGER
 from minibroker.protocol.constants import OFFSETS_TOPIC
-from tests.audit.checks.rows import found_by
+from minibroker.protocol.records.control import ABORT, COMMIT
+from tests.audit.checks.rows import found_by, table
 from tests.audit.checks.test_groups import HOME, G, commit, known, replica
+from tests.audit.checks.test_transactions import batch, marker
 
 END = 100
 CHECK = "skipped-read"
@@ -102,6 +105,31 @@ def test_what_a_group_has_read(spark: SparkSession) -> None:
         (20, 0, 0, 0, 0),
     ]
     assert (shown[0].refusals, shown[0].open_ledgers) == ("ILLEGAL_GENERATION 2", 1)
+
+
+def test_what_transactions_leave_is_no_hole(spark: SparkSession) -> None:
+    """Nobody reads markers, and readers of committed records no aborted ones."""
+    ledger = Ledger("L").read(0, [0, 1, 2, 3, 4, *range(12, 17), *range(23, 28)])
+    ledger.commit(0, 18).commit(0, 29).close()
+    batches = [
+        batch(0, 0),
+        marker(0, 5, COMMIT),
+        batch(0, 6),
+        marker(0, 11, ABORT),
+        batch(0, 12),
+        marker(0, 17, COMMIT),
+        batch(0, 18),
+        batch(0, 23),
+        marker(0, 28, COMMIT),
+    ]
+    replicas = [replica(1, OFFSETS_TOPIC, HOME), replica(1, "t", 0)]
+    stored = [commit(1, at, G, ("t", 0), offset) for at, offset in enumerate((18, 29))]
+    judged = known(spark, stored, replicas, ledger=ledger.rows)
+    judged = replace(judged, batches=table(spark, BATCHES, batches))
+    [found] = found_by(CHECKS[CHECK](judged))
+    assert "skipped 5 records from offset 18 to 22" in found.detail
+    [reads] = group_reads(judged).values()
+    assert (reads.read, reads.skipped) == (15, 5)
 
 
 def test_a_ledger_that_is_not_whole_proves_nothing(spark: SparkSession) -> None:

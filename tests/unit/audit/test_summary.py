@@ -85,6 +85,11 @@ def test_a_clean_verdict_says_what_was_compared() -> None:
         " are compacted, for newer ones of their keys; 12 logs, 96.1 MB, compared below their high"
         " watermarks."
     )
+    aborted = replace(ledger, aborted=1_200)
+    assert replace(summary, ledger=aborted).sentence == (
+        "Clean: 401,172 acknowledged records are on every in-sync replica exactly once, 1,200 of"
+        " them in aborted transactions; 12 logs, 96.1 MB, compared below their high watermarks."
+    )
     twice = replace(summary, counts=(FindingCount("duplicate", WARNING, 1),))
     assert "are on every in-sync replica; 12 logs" in twice.sentence
     partitions = tuple(sample_partitions(0))

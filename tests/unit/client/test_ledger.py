@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from minibroker.client.blocking import Consumer, Producer
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.groups.offset_commits import CommitAnswer
@@ -80,6 +82,18 @@ def test_a_groups_lines_say_who_has_committed_and_jumped(tmp_path: Path) -> None
         {**committed, "success": True, "offsets": [place | {"offset": 5}]},
         {"timestamp": 77, "name": "position_set", "group": "g", **place, "offset": 40},
     ]
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_a_ledger_says_that_only_committed_records_are_shown(
+    address: str, tmp_path: Path, level: str
+) -> None:
+    """audit: others may be shown records of a transaction that was aborted."""
+    path = tmp_path / "ledger"
+    with Consumer(address, ledger=path, isolation_level=level):
+        pass
+    first, *_ = path.read_text().splitlines()
+    assert json.loads(first).get("isolation") == (level if level == "read_committed" else None)
 
 
 def test_one_option_of_a_consumer_writes_a_ledger(address: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from minibroker.client.groups.offset_commits import CommitAnswer
 from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.client.options import ProducerOptions
 from minibroker.client.producer.delivery import Delivery
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import READ_COMMITTED, ErrorCode
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 
@@ -53,6 +53,23 @@ def read(path: Path, chunk_bytes: int = 100) -> list[dict[str, object]]:
     assert problems == []
     batches = [batch for chunk in chunks for batch in read_chunk(chunk)]
     return pa.Table.from_batches(batches, LEDGER).to_pylist()
+
+
+def test_a_ledger_says_what_its_consumer_reads(tmp_path: Path) -> None:
+    """Committed records only, if its first line says so; other levels mean nothing."""
+    levels = ("read_committed", "read_uncommitted", None, 5)
+    path = tmp_path / "ledger"
+    lines = ({"name": "startup_complete", "isolation": level} for level in levels)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [row["event"] for row in read(path)] == ["began", "isolated", "began", "began", "began"]
+
+
+def test_our_consumer_says_what_it_reads(tmp_path: Path) -> None:
+    """The option `isolation_level` is in the first line of its ledger."""
+    path = tmp_path / "ledger"
+    with ConsumerLedger(path, lambda: 77, isolation=READ_COMMITTED):
+        pass
+    assert [row["event"] for row in read(path)] == ["began", "isolated", "ended"]
 
 
 def test_what_our_clients_write_is_read(tmp_path: Path) -> None:

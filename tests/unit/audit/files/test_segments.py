@@ -2,6 +2,7 @@
 
 import os
 import random
+import struct
 from itertools import pairwise
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from minibroker.audit.files import segments
 from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.files.segments import locate_batches, scan_segment
 from minibroker.audit.model import BATCHES
-from minibroker.protocol.records.batch import iterate_headers, read_header
+from minibroker.protocol.records.batch import iterate_headers, read_header, write_header
+from minibroker.protocol.records.control import EndMarker, encode_end_marker
 from tests.unit.log.workbench import stored
 
 REPLICA = Replica(3, "t", 1)
@@ -93,7 +95,30 @@ def test_a_row_says_what_the_header_says(tmp_path):
             "identity": identity,
             "torn": False,
             "problem": None,
+            "marker": None,
         }
+
+
+@pytest.mark.parametrize("window", [200, 300, 1 << 20])
+@pytest.mark.parametrize("rows_max", [1, 3, 8192])
+def test_a_control_batch_has_the_type_of_its_marker(tmp_path, monkeypatch, window, rows_max):
+    """Wherever a window or a table ends. Another type of control record is none."""
+    monkeypatch.setattr(segments, "WINDOW_BYTES", window)
+    kinds = [None, 1, 0, 0, None, 1, None, None, 0, 1, 1]
+    batches = []
+    for at, kind in enumerate(kinds):
+        batch = bytearray(stored(at))
+        if kind is not None:
+            batch = encode_end_marker(EndMarker(kind == 1, 7), 5, 3, 1000)
+        write_header(batch, read_header(batch)._replace(base_offset=at))
+        batches.append(bytes(batch))
+    of_other_type = bytearray(batches[1])
+    kind_at = of_other_type.rindex(struct.pack(">hh", 0, 1))
+    of_other_type[kind_at : kind_at + 4] = struct.pack(">hh", 0, 2)
+    write_header(of_other_type, read_header(of_other_type))
+    content = b"".join([*batches, bytes(of_other_type), b"tail", *batches])
+    rows = read_file(tmp_path / "log", content, rows_max=rows_max)
+    assert [row["marker"] for row in rows] == [*kinds, None, None, *kinds]
 
 
 def test_the_identity_is_of_what_a_producer_sent(tmp_path):

@@ -227,6 +227,8 @@ def test_the_page_says_where_to_look(tmp_path: Path) -> None:
     assert told[5][1] == "00000000000000040000.index"
     checkpoint = Finding("epoch-checkpoint", Severity.ERROR, "orders", 0, 1, None, 7, 0)
     assert str(places.of(checkpoint)) == "leader-epoch-checkpoint"
+    listed = Finding("transaction-index", Severity.ERROR, "orders", 0, 1, None, 7, 0)
+    assert str(places.of(listed)) == "00000000000000000000.txnindex"
     high_watermark = Finding("hw-beyond-leo", Severity.ERROR, "orders", 0, 1, None, 7)
     assert str(places.of(high_watermark)) == "replication-offset-checkpoint"
     assert places.of(Finding("duplicate", Severity.ERROR, "orders", 0)) is None
