@@ -64,7 +64,7 @@ NUMBERS: Final = frozenset(
     }
 )
 BYTES_AND_IDS: Final = frozenset(
-    {"assignment", "client_id", "leader", "member_assignment", "member_id", "metadata", "records"}
+    {"assignment", "client_id", "leader", "member_assignment", "member_id", "metadata"}
 )
 
 
@@ -124,7 +124,10 @@ def is_one_of_many(label: str, element: Any) -> bool:
 
 
 def counting(name: str, value: Any) -> str:
-    """Return what of a field's value counts, as a text."""
+    """Return what of a field's value counts, as a text. Records may be there at a client's first
+    Fetch or not: that is chance."""
+    if name == "records" and value is not None:
+        return "some"
     if name in BYTES_AND_IDS and value:
         return "some"
     if name in NUMBERS and value is not None and int(value) >= 0:

@@ -120,3 +120,15 @@ def test_another_version_differs() -> None:
         Difference("Fetch", 13, case, "versions", "12, 13", "12"),
         Difference("Produce", 3, case, "versions", "-", "3"),
     ]
+
+
+def test_when_records_come_is_no_difference() -> None:
+    """A Fetch may have been answered before they were written; null is another thing."""
+    found: Values = {}
+    collect({"records": []}, found)
+    others: Values = {}
+    collect({"records": ["a batch"]}, others)
+    assert [*differences(found, others)] == []
+    none: Values = {}
+    collect({"records": None}, none)
+    assert [*differences(found, none)] == [("records", "some", "null")]
