@@ -124,7 +124,7 @@ def _receive_answer(connection: socket.socket, buffer: memoryview) -> None:
     while missing:
         missing -= connection.recv_into(buffer[4 - missing : 4])
     missing = int.from_bytes(buffer[:4], "big")
-    assert missing > 20, "no answer is so short"
+    assert missing > 10, "no answer is so short"
     while missing:
         received = connection.recv_into(buffer[: min(missing, len(buffer))])
         assert received, "the broker closed the connection"
