@@ -75,7 +75,8 @@ def produce_load(value_bytes: int, count: int) -> Load:
     """PRODUCE of one batch with one record."""
     batch = bytes(encode_batch([(1, None, bytes(value_bytes), ())]))
     topics = apis.PRODUCE.request.of("topic_data")
-    topic = topics.make(TOPIC, [topics.of("partition_data").make(0, batch)])
+    data = [topics.of("partition_data").make(0, batch)]
+    topic = topics.make(name=TOPIC, partition_data=data)
     return Load(
         f"PRODUCE of {value_bytes:,} bytes, acks=1",
         kafka_frame(apis.PRODUCE, 7, None, ACKS_LEADER, 30_000, [topic]),
@@ -90,10 +91,12 @@ def produce_load(value_bytes: int, count: int) -> Load:
 def fetch_load(size: int, count: int) -> Load:
     """FETCH of so many bytes from the start of the log."""
     topics = apis.FETCH.request.of("topics")
-    topic = topics.make(TOPIC, [topics.of("partitions").make(0, -1, 0, -1, size)])
+    partition = topics.of("partitions").make(0, fetch_offset=0, partition_max_bytes=size)
+    topic = topics.make(topic=TOPIC, partitions=[partition])
+    limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": size}
     return Load(
         f"FETCH of up to {size:,} bytes",
-        kafka_frame(apis.FETCH, 11, -1, 500, 1, size, 0, 0, -1, [topic]),
+        kafka_frame(apis.FETCH, 11, topics=[topic], **limits),
         msgpack_frame(
             ApiKey.FETCH,
             FetchRequest(bytes_max=size, partitions=(PartitionFetch(TOPIC, 0, 0, size),)),
@@ -124,7 +127,7 @@ def _receive_answer(connection: socket.socket, buffer: memoryview) -> None:
     while missing:
         missing -= connection.recv_into(buffer[4 - missing : 4])
     missing = int.from_bytes(buffer[:4], "big")
-    assert missing > 10, "no answer is so short"
+    assert missing > 20, "no answer is so short"
     while missing:
         received = connection.recv_into(buffer[: min(missing, len(buffer))])
         assert received, "the broker closed the connection"
@@ -186,22 +189,25 @@ def fetch_in_session(broker: BrokerProcess, partition_count: int) -> float:
     """CPU seconds of the broker for one FETCH that asks for nothing new in its session."""
     topics = apis.FETCH.request.of("topics")
     make = topics.of("partitions").make
-    wanted = [make(number, -1, 0, -1, 1_000_000) for number in range(partition_count)]
+    wanted = [make(number, partition_max_bytes=1_000_000) for number in range(partition_count)]
+    topic = topics.make(topic=f"resting-{partition_count}", partitions=wanted)
     host, port = broker.address.rsplit(":", 1)
     with socket.create_connection((host, int(port))) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def fetch(session_id: int, session_epoch: int, *asked: object) -> tuple[int, int]:
-            session = session_id, session_epoch, asked
-            connection.sendall(kafka_frame(apis.FETCH, 11, -1, 0, 1, 1_000_000, 0, *session))
+            session = {"session_id": session_id, "session_epoch": session_epoch}
+            asks = {"min_bytes": 1, "max_bytes": 1_000_000, "topics": asked}
+            connection.sendall(kafka_frame(apis.FETCH, 11, **session, **asks))
             size = int.from_bytes(_receive_exactly(connection, 4), "big")
             answer = _receive_exactly(connection, size)
             _, _, error, session_id = struct.unpack_from(">iihi", answer)
             assert not error, error
             return session_id, size
 
-        session_id, _ = fetch(0, 0, topics.make(f"resting-{partition_count}", wanted))
+        session_id, size = fetch(0, 0, topic)
         assert session_id
+        assert size > 30 * partition_count, "each partition is answered once"
         began = cpu_seconds(broker.pid)
         for number in range(FETCHES):
             _, size = fetch(session_id, number + 1)
