@@ -196,13 +196,18 @@ class Worker(ABC):
         self.log("start", self.name)
         self.interrupts.start()
         self.watchdog.start()
-        while not self.is_stopped:
-            self.life += 1
-            self.interrupts.mean_s = self.rng.choice(INTERRUPT_S)
-            self.face = self.rng.choice(self._faces)
-            self.log("face", self.face.name)
-            self.face.run(self._live)
-        self.log("stop")
+        try:
+            while not self.is_stopped:
+                self.life += 1
+                self.interrupts.mean_s = self.rng.choice(INTERRUPT_S)
+                self.face = self.rng.choice(self._faces)
+                self.log("face", self.face.name)
+                self.face.run(self._live)
+            self.log("stop")
+        finally:
+            # The end of the interpreter takes every handler back, and SIGTERM would end a program
+            # that a life has ended before; what is ignored stays so.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     async def _live(self) -> None:
         try:
