@@ -85,6 +85,8 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "spark.sql.python.filterPushdown.enabled": "true",
+        # A user's secrets.py, where the command is given, is not the library's.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
     }
     if local is None:

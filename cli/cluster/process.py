@@ -64,6 +64,7 @@ class Broker:
         settings = self.layout.broker_settings(self.node_id).items()
         return [
             sys.executable,
+            "-P",  # a user's secrets.py, where the command is given, is not the library's
             "-m",
             "minibroker.cli",
             "start",

@@ -39,9 +39,14 @@ spark.stop()
 
 
 def read_all(master: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a program prints that counts all sound batches."""
+    """What a program prints that counts all sound batches, where it is called in a directory with
+    a file that is named like a module of the library."""
+    place = root.with_name(f"{root.name}-beside")
+    place.mkdir(exist_ok=True)
+    (place / "secrets.py").write_text("raise SystemExit('imported')")
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", READ_ALL, master, str(root)],
+        [sys.executable, "-P", "-W", "error", "-c", READ_ALL, master, str(root)],
+        cwd=place,
         env=os.environ | environment,
         capture_output=True,
         text=True,

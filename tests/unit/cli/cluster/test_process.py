@@ -16,6 +16,7 @@ import pytest
 from minibroker.cli.cluster.layout import Layout
 from minibroker.cli.cluster.process import Broker, Launch, State, end, wait_for
 from minibroker.cli.terminal import Failure
+from tests.support.processes import free_base_port
 
 # Ends at SIGTERM by a handler of its own, as a broker does: standing still, it would not run it.
 IDLE = """
@@ -152,3 +153,19 @@ def test_a_broker_that_ends_while_it_starts_is_an_error(
     launch = launched(layout, code)
     with pytest.raises(Failure, match=f"broker 2 ended {told} .*broker-2.log"):
         wait_for(launch.is_ready, 10)
+
+
+def test_modules_where_the_command_is_given_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's file that is named like a module of the library does not end a broker."""
+    (tmp_path / "secrets.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    layout = Layout(tmp_path / "cluster", 1, free_base_port(1), {})
+    layout.data_dir(1).mkdir(parents=True)
+    launch = Broker(layout, 1).spawn()
+    try:
+        assert wait_for(launch.is_ready, 30)
+    finally:
+        assert not end([launch.broker], 30)
+        launch.collect()
