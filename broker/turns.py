@@ -7,6 +7,7 @@ that needs a worker thread for a part of its work yields that part, as a functio
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
@@ -26,13 +27,8 @@ AT_ONCE: Final = 200  # partitions, in one turn: a few milliseconds at most
 
 def at_once(items: Iterable[Item], count: int = AT_ONCE) -> Iterator[list[Item]]:
     """Yield the items in lists of `count`, each for one turn."""
-    some: list[Item] = []
-    for item in items:
-        some.append(item)
-        if len(some) == count:
-            yield some
-            some = []
-    if some:
+    rest = iter(items)
+    while some := [*islice(rest, count)]:
         yield some
 
 

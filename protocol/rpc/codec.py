@@ -98,19 +98,24 @@ def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Reco
 
 def is_large_response(message: Any) -> bool:
     """Whether `encode_response_in_turns` is to encode a response."""
-    return _work_of(message) > _ENCODED_AT_ONCE
+    return _work_of(message, _ENCODED_AT_ONCE) > _ENCODED_AT_ONCE
 
 
-def _work_of(message: Any) -> int:
-    """Return how many elements a message's arrays have. Those in their elements are mostly small,
-    so that some count as one."""
-    count = 0
+def _work_of(message: Any, enough: int) -> int:
+    """Return how many elements a message's arrays have, or a number above `enough` once there are
+    more. Those in their elements are mostly small, so that some count as one."""
+    count = nested = 0
     for name, has_arrays in _array_fields(message.__class__):
         elements = getattr(message, name) or ()
         count += len(elements)
+        if count > enough:
+            break
         if has_arrays:
-            count += sum(map(_work_of, elements)) // _NESTED_AS_ONE
-    return count
+            for each in elements:
+                nested += _work_of(each, _NESTED_AS_ONE * enough)
+                if nested > _NESTED_AS_ONE * enough:
+                    break
+    return count + nested // _NESTED_AS_ONE
 
 
 @cache
@@ -148,6 +153,7 @@ def _encode_in_turns(
     """Append a message to a header; its records go to `blobs`."""
     described = fields_of(message.__class__)
     has_arrays = dict(_array_fields(message.__class__))
+    enough = _NESTED_AS_ONE * _ENCODED_AT_ONCE
     header += packer.pack_array_header(len(described))
     for name, hint in described:
         value, encode = getattr(message, name), _encoder(hint)
@@ -158,8 +164,8 @@ def _encode_in_turns(
         element = _encoder(element_of(without_none(hint) or hint))
         count = 0
         for each in value:
-            nested = _work_of(each) if has_arrays[name] else 0
-            if nested > _NESTED_AS_ONE * _ENCODED_AT_ONCE:
+            nested = _work_of(each, enough) if has_arrays[name] else 0
+            if nested > enough:
                 yield from _encode_in_turns(each, packer, header, blobs)
             else:
                 header += packer.pack(element(each, blobs) if element else each)
@@ -318,14 +324,14 @@ def _blobs(rest: memoryview, sizes: object) -> list[memoryview]:
     if type(sizes) is not list:
         raise ProtocolError(f"the sizes of blobs are an array, not {_name(sizes)}")
     blobs = []
-    position = 0
+    position, end = 0, len(rest)
     for size in sizes:
-        if type(size) is not int or not 0 <= size <= len(rest) - position:
-            raise ProtocolError(f"a blob of {size!r} bytes where {len(rest) - position} are left")
+        if type(size) is not int or not 0 <= size <= end - position:
+            raise ProtocolError(f"a blob of {size!r} bytes where {end - position} are left")
         blobs.append(rest[position : position + size])
         position += size
-    if position != len(rest):
-        raise ProtocolError(f"{len(rest) - position} bytes behind the last blob")
+    if position != end:
+        raise ProtocolError(f"{end - position} bytes behind the last blob")
     return blobs
 
 

@@ -276,6 +276,7 @@ def _fetch_groups(
     """Return the offsets of each group; of one that is named several times, the last entry's. The
     groups share the room of the answer."""
     turn = Turn()
+    pauses = 0
     asked = yield from by_name(request.groups or (), lambda each: each.group_id, turn)
     answers: list[GroupOffsets] = []
     room = ANSWER_BYTES_MAX
@@ -285,15 +286,27 @@ def _fetch_groups(
             found = OffsetFetchResponse(error)
         else:
             found = yield from _fetch_or_refuse(services, one, now, is_member(group_id), room)
-        room -= len(group_id) + sum(
-            ITEM_BYTES + len(each.topic) + len(each.metadata or "") for each in found.partitions
-        )
+        room -= len(group_id) + (yield from _size_of(found.partitions, turn))
         answers.append(GroupOffsets(group_id, found.error, found.partitions))
-        work = ITEMS_OF_A_GROUP + len(found.partitions) + len(group_id) // CHARS_OF_AN_ITEM
-        if turn.is_over(work):
+        if turn.is_over(ITEMS_OF_A_GROUP + len(group_id) // CHARS_OF_AN_ITEM):
             yield
-            now = trio.current_time()
+        if turn.pauses > pauses:
+            pauses, now = turn.pauses, trio.current_time()
     return OffsetFetchResponse(groups=tuple(answers))
+
+
+def _size_of(partitions: Iterable[PartitionGroupOffset], turn: Turn) -> Turns[int]:
+    """Return how many bytes offsets take in an answer, about."""
+    size = 0
+    for some in at_once(partitions):
+        size += sum([_size_of_one(each) for each in some])
+        if turn.is_over(len(some)):
+            yield
+    return size
+
+
+def _size_of_one(partition: PartitionGroupOffset) -> int:
+    return ITEM_BYTES + len(partition.topic) + len(partition.metadata or "")
 
 
 def _reader_error(services: Services, item: GroupPartitions, now: float) -> ErrorCode:
@@ -352,7 +365,7 @@ def _fetch(
         answer_size = 0
         for item in asked:
             answers.append(_offset_of(services, shard.table, request, item))
-            answer_size += ITEM_BYTES + len(item.topic) + len(answers[-1].metadata or "")
+            answer_size += _size_of_one(answers[-1])
             if answer_size > room:
                 return OffsetFetchResponse(ErrorCode.INVALID_REQUEST)
             if turn.is_over():

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import trio
@@ -252,7 +253,8 @@ def sync(
     """Return a member's assignment, once the group leader's assignments are stored."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
-        services.groups.check_room(sum(len(each.assignment) for each in request.assignments))
+        assignments = map(attrgetter("assignment"), request.assignments)
+        services.groups.check_room(sum(map(len, assignments)))
     except Refused as refused:
         if refused.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # As in Kafka: the rebalance is lost, so its members begin another; clients of all ages
@@ -509,7 +511,7 @@ def delete(
             yield
             now = trio.current_time()
     served = {id(item.serving.shard): item.serving.shard for item in deleting if item.serving}
-    waiting = deque(deleting)
+    waiting = deque(item for item in deleting if item.error is None)
 
     def attempt(now: float) -> Deleted | Turns[Deleted] | None:
         for shard in served.values():

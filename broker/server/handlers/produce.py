@@ -46,7 +46,7 @@ from minibroker.broker.replication.roles import Leader
 from minibroker.broker.replication.verified_appends import ProducerTransaction, WaitingAppend
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.transactions.coordinator import check_transactional_id
-from minibroker.broker.turns import Steps
+from minibroker.broker.turns import Steps, at_once
 from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -127,10 +127,12 @@ class _Produce:
         now: float,
         client_id: str | None,
         peer: str,
+        *,
+        is_without_id: bool,
     ) -> None:
         self._services = services
         acks = request.acks
-        self._is_without_id = request.transactional_id is None and _is_transactional(request)
+        self._is_without_id = is_without_id
         self._transaction = _transaction_of(request)
         self._client_id = client_id
         self._peer = peer
@@ -400,9 +402,12 @@ def _transaction_of(request: ProduceRequest) -> ProducerTransaction | Refused | 
     return ProducerTransaction(transactional_id, request.transaction_version)
 
 
-def _is_transactional(request: ProduceRequest) -> bool:
-    """Whether a request has a transactional batch. One that was damaged on its way is none."""
-    for asked in request.partitions:
+def _is_without_id(request: ProduceRequest, partitions: Iterable[PartitionProduce]) -> bool:
+    """Whether one of these batches is transactional, in a request without a transactional id. A
+    batch that was damaged on its way is not."""
+    if request.transactional_id is not None:
+        return False
+    for asked in partitions:
         batch: memoryview = asked.records  # type: ignore[assignment]
         if is_transactional(batch):
             header = read_header(batch)
@@ -432,7 +437,8 @@ def handle(
 ) -> ProduceResponse | Parked[ProduceResponse] | Steps[Any] | None:
     """Append each partition's batch. The rest goes on in turns if to look into it takes too long.
     Raises `HangUp` for a refused batch with acks=0, which has no answer."""
-    produce = _Produce(services, request, now, client_id, peer)
+    is_without_id = _is_without_id(request, request.partitions)
+    produce = _Produce(services, request, now, client_id, peer, is_without_id=is_without_id)
     now_ms = services.wall_ms()
     for place, asked in enumerate(request.partitions):
         if not produce.append(asked, now, now_ms):
@@ -463,8 +469,13 @@ def handle_in_turns(
 ) -> Steps[ProduceResponse | Parked[ProduceResponse] | None]:
     """As `handle`, for a large request. Whether this broker may decide alone is asked in each
     turn."""
-    produce = _Produce(services, request, now, client_id, peer)
-    return _append_in_turns(services, produce, request, request.partitions)
+    is_without_id = False
+    for some in at_once(request.partitions):
+        is_without_id |= _is_without_id(request, some)
+        yield None
+    now = trio.current_time()
+    produce = _Produce(services, request, now, client_id, peer, is_without_id=is_without_id)
+    return (yield from _append_in_turns(services, produce, request, request.partitions))
 
 
 def _append_in_turns(

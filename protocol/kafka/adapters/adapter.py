@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
@@ -131,8 +133,8 @@ def by_topic(
     """Return the array of topics with their items. Each topic stands where its first item is: some
     clients know only the last of several entries of a topic."""
     groups: dict[str, list[OfTopic]] = {}
-    for item in items:
-        groups.setdefault(item.topic, []).append(item)
+    for topic, its_items in groupby(items, attrgetter("topic")):
+        groups.setdefault(topic, []).extend(its_items)
 
     def convert(group: tuple[str, list[OfTopic]]) -> Any:
         topic, its_items = group
@@ -149,8 +151,8 @@ def by_topic_id(
     """As `by_topic`, for an array that has topic ids in newer versions. A topic whose id is unknown
     has no name."""
     groups: dict[str | bytes, list[OfTopicId]] = {}
-    for item in items:
-        groups.setdefault(item.topic or item.topic_id, []).append(item)
+    for (topic, topic_id), its_items in groupby(items, attrgetter("topic", "topic_id")):
+        groups.setdefault(topic or topic_id, []).extend(its_items)
 
     def convert(its_items: list[OfTopicId]) -> Any:
         first = its_items[0]
