@@ -24,6 +24,7 @@ from tests.support.largest import ELEMENTS, Largest, largest_requests
 # 50,000 calls to millions of them.
 CALLS_MAX: Final = 25_000
 SOME: Final = 5_000
+SOME_CALLS_MAX: Final = 12_000  # a pass that pauses nowhere may make one call an element, not three
 WAIT_S: Final = 3.0
 
 
@@ -92,7 +93,7 @@ async def longest_turns(wire: str, elements: int, *, is_repeated: bool = False) 
 async def test_no_turn_is_long(autojump_clock: trio.testing.MockClock) -> None:
     """Decoding, handling and encoding all pause."""
     found = await longest_turns("kafka", SOME)
-    assert {name: calls for name, calls in found.items() if calls > CALLS_MAX} == {}
+    assert {name: calls for name, calls in found.items() if calls > SOME_CALLS_MAX} == {}
 
 
 @pytest.mark.soak
