@@ -194,10 +194,13 @@ def _check_timestamp(timestamp: int) -> None:
 
 
 def _read_number(body: Buffer, at: int) -> tuple[int, int]:
-    """Return a varint and the position behind it."""
-    if (number := body[at]) > 0x7F:
-        return decode_varint(body, at, VARINT_BYTES_MAX)
-    return number >> 1 ^ -(number & 1), at + 1
+    """Return a varint and the position behind it. Nearly every one has one byte or two."""
+    if (number := body[at]) <= 0x7F:
+        return number >> 1 ^ -(number & 1), at + 1
+    if (high := body[at + 1]) <= 0x7F:
+        number += (high << 7) - 0x80
+        return number >> 1 ^ -(number & 1), at + 2
+    return decode_varint(body, at, VARINT_BYTES_MAX)
 
 
 def _read_headers(body: Buffer, at: int, end: int, budget: Budget) -> int:

@@ -201,14 +201,15 @@ class _Produce:
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return True
-        self._answers.append(PartitionProduced(*name, topic_id=topic_id))
-        self._on_appended(len(self._answers) - 1, partition, batch, appended, now)
+        self._on_appended(len(self._answers), partition, batch, appended, now)
+        self._answers.append(_offsets_of(name, appended, partition.log.log_start, topic_id))
         return True
 
     def _on_appended(
         self, place: int, partition: Partition, batch: Buffer, appended: Appended, now: float
     ) -> None:
-        """Put the offsets of an appended batch into its answer; wait for what `acks` demands."""
+        """Note the time of an appended batch, whose answer has this place; wait for what `acks`
+        demands."""
         if appended.append_time_ms == NO_TIMESTAMP and (stamp := read_max_timestamp(batch)) >= 0:
             topic, now_ms = partition.topic_partition.topic, self._services.wall_ms()
             self._services.far_stamps.record(topic, stamp, now_ms)
@@ -217,11 +218,6 @@ class _Produce:
         end = appended.last_offset + 1
         if not self._counts(partition, end):
             self._waiting.append(_Waiting(place, partition, partition.leader_epoch, end))
-        self._answers[place] = self._answers[place]._replace(
-            base_offset=appended.base_offset,
-            log_append_time_ms=appended.append_time_ms,
-            log_start=partition.log.log_start,
-        )
 
     def _on_verified(self, item: _Unverified, now: float) -> bool:
         """Whether it is known what became of a batch that waited for its verification."""
@@ -229,13 +225,15 @@ class _Produce:
         outcome = waiting.outcome
         if outcome is None:
             return False
+        topic_id = self._answers[place].topic_id
         if isinstance(outcome, Refused):
-            topic_id = self._answers[place].topic_id
             self._log_refusal(name, outcome, now)
             failure = self._failure(name, outcome.code, outcome.message, topic_id)
             self._answers[place] = failure._replace(log_start=partition.log.log_start)
         else:
             self._on_appended(place, partition, waiting.batch, outcome, now)
+            answer = _offsets_of(name, outcome, partition.log.log_start, topic_id)
+            self._answers[place] = answer
         return True
 
     def _named(self, asked: PartitionProduce) -> PartitionProduce:
@@ -336,7 +334,8 @@ class _Produce:
         return self._response()
 
     def _response(self) -> ProduceResponse:
-        nodes = self._services.nodes([one for one in self._answers if one.leader_id >= 0])
+        hints = [one for one in self._answers if one.leader_id >= 0]
+        nodes = self._services.nodes(hints) if hints else ()
         return ProduceResponse(tuple(self._answers), nodes)
 
     def _counts(self, partition: Partition, end: int) -> bool:
@@ -388,6 +387,20 @@ class _Produce:
             leader_epoch=leader_epoch,
             topic_id=topic_id,
         )
+
+
+def _offsets_of(
+    name: TopicPartition, appended: Appended, log_start: int, topic_id: bytes
+) -> PartitionProduced:
+    """Return the answer about an appended batch."""
+    return PartitionProduced(
+        name.topic,
+        name.partition,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.append_time_ms,
+        log_start=log_start,
+        topic_id=topic_id,
+    )
 
 
 def _transaction_of(request: ProduceRequest) -> ProducerTransaction | Refused | None:

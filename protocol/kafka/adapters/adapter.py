@@ -11,6 +11,8 @@ from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 
 MESSAGE_CHARS_MAX: Final = 1000  # of an error's text
+_TOPIC: Final = attrgetter("topic")
+_TOPIC_AND_ID: Final = attrgetter("topic", "topic_id")
 
 
 class _OfTopic(Protocol):
@@ -133,7 +135,7 @@ def by_topic(
     """Return the array of topics with their items. Each topic stands where its first item is: some
     clients know only the last of several entries of a topic."""
     groups: dict[str, list[OfTopic]] = {}
-    for topic, its_items in groupby(items, attrgetter("topic")):
+    for topic, its_items in groupby(items, _TOPIC):
         groups.setdefault(topic, []).extend(its_items)
 
     def convert(group: tuple[str, list[OfTopic]]) -> Any:
@@ -151,7 +153,7 @@ def by_topic_id(
     """As `by_topic`, for an array that has topic ids in newer versions. A topic whose id is unknown
     has no name."""
     groups: dict[str | bytes, list[OfTopicId]] = {}
-    for (topic, topic_id), its_items in groupby(items, attrgetter("topic", "topic_id")):
+    for (topic, topic_id), its_items in groupby(items, _TOPIC_AND_ID):
         groups.setdefault(topic or topic_id, []).extend(its_items)
 
     def convert(its_items: list[OfTopicId]) -> Any:
