@@ -47,6 +47,12 @@ from tests.sim.group_events import (
 from tests.sim.group_tap import NOT_A_MEMBER
 
 CLOSE_SLACK_S = 0.5
+# What a broker answers that is not, or not yet, the group's coordinator.
+NO_COORDINATOR = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 
 class OneOwner:
@@ -231,7 +237,7 @@ class Holdings:
         self._closing: dict[str, tuple[float, float]] = {}
         self._let_go: dict[str, list[Holding]] = defaultdict(list)
         self._sent: dict[int, tuple[float, CommitSent]] = {}  # when, and what; without an answer
-        self._answered: dict[str, float] = {}  # when a commit was last
+        self._answered: dict[str, float] = {}  # when a coordinator last answered a commit
         self._generations = Generations()
 
     def look(self, now: float, event: Event) -> None:
@@ -259,7 +265,8 @@ class Holdings:
                 self._sent[event.number] = now, event
             case CommitAnswered():
                 _, sent = self._sent.pop(event.number)
-                self._answered[event.who] = now
+                if not NO_COORDINATOR.issuperset(event.errors.values()):
+                    self._answered[event.who] = now
                 self._note_commit(event.who, sent.offsets, event.errors)
             case Closing():
                 self._closing[event.who] = (now, event.timeout_s)
@@ -280,9 +287,10 @@ class Holdings:
         return tuple(place for name, place in self.held if name == who)
 
     def _has_waited(self, now: float, holding: Holding) -> bool:
-        """Whether a commit of this partition had no answer for a session, and no commit of its
-        member had one since. The unanswered commit may be of less than was shown: the member sends
-        the next one after it has given that one up, if it then finds a coordinator."""
+        """Whether a commit of this partition had no answer for a session, and no coordinator has
+        answered a commit of its member since. The unanswered commit may be of less than was shown:
+        the member sends the next one after it has given that one up, if it then finds a
+        coordinator."""
         return any(
             sent.who == holding.who
             and holding.place in sent.offsets

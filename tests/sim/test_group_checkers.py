@@ -223,6 +223,9 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         holdings.judge_once()
 
 
+ELSEWHERE = commit("a", 2, 1, error=ErrorCode.NOT_COORDINATOR)
+
+
 @pytest.mark.parametrize(
     "end",
     [
@@ -236,6 +239,8 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         [Revoked("a", (P,)), CommitSent("a", 1, 1, {P: 1}), Assigned("a", ())],
         # Of less than was shown; no coordinator is found for the next one.
         [CommitSent("a", 1, 1, {P: 0}), Revoked("a", (P,)), Assigned("a", ())],
+        # It is sent again, to a broker that is not the coordinator.
+        [CommitSent("a", 1, 1, {P: 1}), *ELSEWHERE, Revoked("a", (P,)), Assigned("a", ())],
         [Closing("a", 0.5), Closed("a")],
     ],
 )
