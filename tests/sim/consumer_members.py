@@ -307,10 +307,10 @@ class ConsumerMember(Process):
             CONSUMERS, epoch, self._member_id, self._instance, tuple(commits)
         )
         answer = await self._call(cluster, ApiKey.OFFSET_COMMIT, request)
-        if answer is None or any(each.error for each in answer.partitions):
-            self._coordinator = None if answer is None else self._coordinator
-        else:
-            self._offsets |= offsets
+        if answer is None:
+            self._coordinator = None
+        if answer is None or not any(each.error for each in answer.partitions):
+            self._offsets |= offsets  # without an answer it may have been done
 
     async def _leave(self, cluster: Cluster) -> None:
         epoch = LEAVE_EPOCH
