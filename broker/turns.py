@@ -65,7 +65,7 @@ async def take_steps(
     computation: Steps[Result], in_worker: Callable[[Callable[[], Any]], Awaitable[Any]]
 ) -> Result:
     """Run a computation in steps to its result; other tasks run where it yields."""
-    resume: Callable[[], Step] = partial(next, computation)
+    resume: Callable[[], Step] = computation.__next__
     while True:
         try:
             step = resume()
@@ -83,7 +83,7 @@ async def take_steps(
 def without_pause(computation: Steps[Result]) -> Result:
     """Run a computation to its result without letting other tasks run. What a worker thread would
     do is done here."""
-    resume: Callable[[], Step] = partial(next, computation)
+    resume: Callable[[], Step] = computation.__next__
     while True:
         try:
             step = resume()

@@ -213,9 +213,10 @@ class Services:
 
     def nodes(self, answers: Iterable[_NamesLeader]) -> tuple[NodeEndpoint, ...]:
         """Return the addresses of the leaders that the answers about partitions name."""
-        brokers = (
-            self.image.brokers.get(node_id) for node_id in {one.leader_id for one in answers}
-        )
+        named = {one.leader_id for one in answers if one.leader_id >= 0}
+        if not named:
+            return ()
+        brokers = map(self.image.brokers.get, named)
         return tuple(
             NodeEndpoint(broker.node_id, *broker.seen_from(self.listener))
             for broker in brokers

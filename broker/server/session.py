@@ -320,8 +320,9 @@ class Session:
         ready: list[Part] = []
         done: list[_Reply] = []  # whose answers are in `ready`, or that need no answer
         while True:
-            self._writer_step = _Step(reply.kind.name, Stage.HANDLE, reply.effect)
             answer = reply.outcome
+            if isinstance(answer, Parked | GeneratorType):
+                self._writer_step = _Step(reply.kind.name, Stage.HANDLE, reply.effect)
             if isinstance(answer, Parked):
                 parked = answer
                 answer = parked.attempt(trio.current_time())

@@ -52,30 +52,18 @@ _CLIENT: Final = parse("RequestHeader", "client_id:string?")
 
 
 class _Header(NamedTuple):
-    """The header of a request; its body begins at byte `end` of the frame."""
+    """The header of a request; its body begins at byte `end` of the frame, and is in the flexible
+    encoding or not."""
 
     adapter: Adapter
     version: Version
     correlation_id: int
     client_id: str | None
+    is_flexible: bool
     end: int
 
-    @property
-    def is_flexible(self) -> bool:
-        """Whether the body has the flexible encoding."""
-        return self.adapter.api.is_flexible(self.version)
-
-    def request(self, asked: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
-        """Return the request whose body was decoded, and its response's encoder."""
-        return self._envelope(self.adapter.request(asked, self.version))
-
-    def request_in_turns(
-        self, asked: Any
-    ) -> Generator[None, None, tuple[RequestEnvelope, "ResponseEncoder"]]:
-        """As `request`, with pauses."""
-        return self._envelope((yield from self.adapter.request_in_turns(asked, self.version)))
-
-    def _envelope(self, message: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
+    def envelope(self, message: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
+        """Return the request with this message, and its response's encoder."""
         adapter, version = self.adapter, self.version
         envelope = RequestEnvelope(
             adapter.key, version, self.correlation_id, self.client_id, message
@@ -114,7 +102,7 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
         is_flexible=header.is_flexible,
         elements_max=ELEMENTS_AT_ONCE,
     )
-    return header.request(asked)
+    return header.envelope(adapter.request(asked, version))
 
 
 def _explanation(frame: memoryview, adapter: Adapter | None) -> str:
@@ -142,7 +130,8 @@ def decode_request_in_turns(
     asked, _ = yield from decode_in_turns(
         shape, header.version, frame, header.end, is_flexible=header.is_flexible
     )
-    return (yield from header.request_in_turns(asked))
+    message = yield from header.adapter.request_in_turns(asked, header.version)
+    return header.envelope(message)
 
 
 def _header(frame: memoryview, adapter: Adapter) -> _Header:
@@ -152,9 +141,10 @@ def _header(frame: memoryview, adapter: Adapter) -> _Header:
             f"{adapter.api.name} with {len(frame)} bytes; it may have {SMALL_REQUEST_BYTES_MAX}"
         )
     (client_id,), at = decode(_CLIENT, 0, frame, _START.size)
-    if adapter.api.is_flexible(version):
+    is_flexible = adapter.api.is_flexible(version)
+    if is_flexible:
         at, _ = skip_tags(frame, at, ELEMENTS_AT_ONCE)
-    return _Header(adapter, version, correlation_id, client_id, at)
+    return _Header(adapter, version, correlation_id, client_id, is_flexible, at)
 
 
 class ResponseEncoder:

@@ -198,7 +198,8 @@ def validate_batch(view: Buffer, size_max: int, *, may_lack_sequence: bool = Fal
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records, last offset delta {header.last_offset_delta}",
         )
-    if header.record_count * RECORD_BYTES_MIN > _unpacked_bytes_max(header):
+    bytes_min = header.record_count * RECORD_BYTES_MIN
+    if bytes_min > len(view) - BATCH_HEADER_BYTES and bytes_min > _unpacked_bytes_max(header):
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records cannot be in a batch of {header.size} bytes",

@@ -45,6 +45,7 @@ WALKED_RECORDS: Final = 65_536  # in one turn: some milliseconds
 _HEADER_COST: Final = 4  # a header takes as long as that many records of a walk, or longer
 _TAIL_BYTES_MIN: Final = 512
 _GUESSES: Final = 4
+_NULL: Final = 1  # the length -1, as a varint
 
 
 class Budget:
@@ -170,15 +171,20 @@ def _read_record(
     size, at = _read_number(body, at)
     end = at + size
     time, at = decode_varint(body, at + 1, VARLONG_BYTES_MAX) if body[at + 1] else (0, at + 2)
-    _check_timestamp(base_timestamp + time)
+    if time:
+        _check_timestamp(base_timestamp + time)
     delta, at = _read_number(body, at)
     if delta != expected_delta:
         raise ValueError(f"offset delta {delta} where {expected_delta} belongs")
     for _ in range(2):  # key and value
+        if body[at] == _NULL:
+            at += 1
+            continue
         length, at = _read_number(body, at)
         if length < -1:
             raise ValueError("a negative length")
-        at += max(0, length)
+        if length > 0:
+            at += length
     if at < end and body[at]:
         at = _read_headers(body, at, end, budget)
     else:

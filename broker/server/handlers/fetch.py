@@ -238,7 +238,7 @@ class _Fetch:
         except Exception:
             self._services.fetch_sessions.close(self._context.session_id)  # it is half changed
             raise
-        nodes = self._services.nodes([one for one in answers if one.leader_id >= 0])
+        nodes = self._services.nodes(answers)
         return FetchResponse(0, self._context.session_id, tuple(answers), nodes)
 
     def _look(self, wanted: Wanted) -> _View:
@@ -356,8 +356,10 @@ def handle(
 ) -> FetchResponse | Parked[FetchResponse]:
     """Answer a peer (host:port) at once, or park. An error of the session is the error of the whole
     answer."""
+    unknown: list[PartitionFetched] = []
     try:
-        request, unknown = without_pause(_named(services, request))
+        if request.is_by_id:
+            request, unknown = without_pause(_named(services, request))
         fetch = without_pause(_begin(services, request, now, peer))
     except Refused as refused:
         return FetchResponse(refused.code)
@@ -377,8 +379,6 @@ def _named(
     A session is only for topics that are known: a request with an unknown id opens none, and one of
     a session is refused. Its client then sends a whole request.
     """
-    if not request.is_by_id:
-        return request, []
     names = services.image.topic_names
     partitions: list[PartitionFetch] = []
     unknown: list[PartitionFetched] = []
@@ -427,8 +427,10 @@ def handle_in_turns(
     services: Services, request: FetchRequest, now: float, peer: str
 ) -> Turns[FetchResponse | Parked[FetchResponse]]:
     """As `handle`, for a request about many partitions."""
+    unknown: list[PartitionFetched] = []
     try:
-        request, unknown = yield from _named(services, request)
+        if request.is_by_id:
+            request, unknown = yield from _named(services, request)
         fetch = yield from _begin(services, request, now, peer)
     except Refused as refused:
         return FetchResponse(refused.code)

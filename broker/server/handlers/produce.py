@@ -157,7 +157,8 @@ class _Produce:
         """Append one batch or refuse it, and add its answer. Return False, and do nothing, if what
         is left of this turn's budget is too little for it. `examined` is what a worker found."""
         topic_id = b"" if asked.topic else asked.topic_id  # of a topic without a name
-        asked = self._named(asked)
+        if topic_id:
+            asked = self._named(asked)
         name = TopicPartition(asked.topic, asked.partition)
         replicas = self._services.replicas
         partition = None
@@ -178,8 +179,9 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            is_too_large = len(batch) > partition.log.limits.batch_bytes_max  # so it is refused
-            needs_keys = partition.log.limits.is_compacted
+            limits = partition.log.limits
+            is_too_large = len(batch) > limits.batch_bytes_max  # so it is refused
+            needs_keys = limits.is_compacted
             if not is_too_large and not self._check_records(batch, needs_keys, examined):
                 return False
             if self._transaction is not None and is_transactional(batch):
@@ -201,18 +203,23 @@ class _Produce:
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return True
-        self._on_appended(len(self._answers), partition, batch, appended, now)
+        self._on_appended(len(self._answers), partition, batch, appended, (now, now_ms))
         self._answers.append(_offsets_of(name, appended, partition.log.log_start, topic_id))
         return True
 
     def _on_appended(
-        self, place: int, partition: Partition, batch: Buffer, appended: Appended, now: float
+        self,
+        place: int,
+        partition: Partition,
+        batch: Buffer,
+        appended: Appended,
+        clocks: tuple[float, int],
     ) -> None:
         """Note the time of an appended batch, whose answer has this place; wait for what `acks`
-        demands."""
+        demands. `clocks` are the time, and the wall clock in ms."""
+        now, now_ms = clocks
         if appended.append_time_ms == NO_TIMESTAMP and (stamp := read_max_timestamp(batch)) >= 0:
-            topic, now_ms = partition.topic_partition.topic, self._services.wall_ms()
-            self._services.far_stamps.record(topic, stamp, now_ms)
+            self._services.far_stamps.record(partition.topic_partition.topic, stamp, now_ms)
         if self._acks != ACKS_ALL:
             self._services.replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1
@@ -231,7 +238,8 @@ class _Produce:
             failure = self._failure(name, outcome.code, outcome.message, topic_id)
             self._answers[place] = failure._replace(log_start=partition.log.log_start)
         else:
-            self._on_appended(place, partition, waiting.batch, outcome, now)
+            clocks = now, self._services.wall_ms()
+            self._on_appended(place, partition, waiting.batch, outcome, clocks)
             answer = _offsets_of(name, outcome, partition.log.log_start, topic_id)
             self._answers[place] = answer
         return True
@@ -334,9 +342,7 @@ class _Produce:
         return self._response()
 
     def _response(self) -> ProduceResponse:
-        hints = [one for one in self._answers if one.leader_id >= 0]
-        nodes = self._services.nodes(hints) if hints else ()
-        return ProduceResponse(tuple(self._answers), nodes)
+        return ProduceResponse(tuple(self._answers), self._services.nodes(self._answers))
 
     def _counts(self, partition: Partition, end: int) -> bool:
         """Whether everything below `end` satisfies `acks`."""
@@ -468,9 +474,13 @@ def _owned(asked: PartitionProduce) -> PartitionProduce:
 
 def is_large(request: ProduceRequest) -> bool:
     """Whether a request is to be handled in turns: it is then not in the shared receive buffer."""
-    if len(request.partitions) > ELEMENTS_AT_ONCE:
-        return True
-    return sum([len(asked.records) for asked in request.partitions]) > BYTES_AT_ONCE
+    count = len(request.partitions)
+    if count == 1:
+        return len(request.partitions[0].records) > BYTES_AT_ONCE
+    return (
+        count > ELEMENTS_AT_ONCE
+        or sum([len(asked.records) for asked in request.partitions]) > BYTES_AT_ONCE
+    )
 
 
 def handle_in_turns(

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
@@ -11,8 +9,6 @@ from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 
 MESSAGE_CHARS_MAX: Final = 1000  # of an error's text
-_TOPIC: Final = attrgetter("topic")
-_TOPIC_AND_ID: Final = attrgetter("topic", "topic_id")
 
 
 class _OfTopic(Protocol):
@@ -135,8 +131,11 @@ def by_topic(
     """Return the array of topics with their items. Each topic stands where its first item is: some
     clients know only the last of several entries of a topic."""
     groups: dict[str, list[OfTopic]] = {}
-    for topic, its_items in groupby(items, _TOPIC):
-        groups.setdefault(topic, []).extend(its_items)
+    for item in items:
+        if (topic := item.topic) in groups:
+            groups[topic].append(item)
+        else:
+            groups[topic] = [item]
 
     def convert(group: tuple[str, list[OfTopic]]) -> Any:
         topic, its_items = group
@@ -153,8 +152,11 @@ def by_topic_id(
     """As `by_topic`, for an array that has topic ids in newer versions. A topic whose id is unknown
     has no name."""
     groups: dict[str | bytes, list[OfTopicId]] = {}
-    for (topic, topic_id), its_items in groupby(items, _TOPIC_AND_ID):
-        groups.setdefault(topic or topic_id, []).extend(its_items)
+    for item in items:
+        if (topic := item.topic or item.topic_id) in groups:
+            groups[topic].append(item)
+        else:
+            groups[topic] = [item]
 
     def convert(its_items: list[OfTopicId]) -> Any:
         first = its_items[0]
