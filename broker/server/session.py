@@ -30,7 +30,7 @@ exception leaves through the nursery and stops the broker.
 import logging
 from collections import Counter
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -70,15 +70,10 @@ REASON_CHARS_MAX = 300
 BUFFERS = frozenset((bytes, bytearray, memoryview))  # the parts that are in memory
 
 
-class _Step(NamedTuple):
-    """What the reader or the writer is doing with a request."""
-
-    request: str
-    stage: Stage
-    effect: Effect
-
-
-_DECODING = _Step("", Stage.DECODE, Effect.READS)
+# What the reader or the writer is doing with a request, by its kind's name. A plain tuple: each
+# request makes two or three.
+_Step: TypeAlias = tuple[str, Stage, Effect]
+_DECODING: Final[_Step] = ("", Stage.DECODE, Effect.READS)
 
 
 class _Reply(NamedTuple):
@@ -162,9 +157,12 @@ class Session:
     def _record_defect(self, step: _Step | None, error: Exception) -> str:
         """Return why the session ends after an unexpected exception in this step. Raises the
         exception if it may have left state half changed, or comes from the disk."""
-        if step is None or step.effect is Effect.CHANGES or isinstance(error, OSError):
+        if step is None or isinstance(error, OSError):
             raise error
-        return self._services.defects.record(step.request, step.stage, error)
+        request, stage, effect = step
+        if effect is Effect.CHANGES:
+            raise error
+        return self._services.defects.record(request, stage, error)
 
     # -- the reader
 
@@ -264,7 +262,7 @@ class Session:
         envelope, encoder = decoded
         self._count(envelope)
         kind, effect = self._services.times.kind_of(envelope), effect_of(envelope)
-        self._reader_step = _Step(kind.name, Stage.HANDLE, effect)
+        self._reader_step = (kind.name, Stage.HANDLE, effect)
         outcome = self._dispatch(self._services, envelope, self._stream.peer, now)
         if isinstance(outcome, Parked):
             self._count_parked(kind, 1)
@@ -322,7 +320,7 @@ class Session:
         while True:
             answer = reply.outcome
             if isinstance(answer, Parked | GeneratorType):
-                self._writer_step = _Step(reply.kind.name, Stage.HANDLE, reply.effect)
+                self._writer_step = (reply.kind.name, Stage.HANDLE, reply.effect)
             if isinstance(answer, Parked):
                 parked = answer
                 answer = parked.attempt(trio.current_time())
@@ -335,7 +333,12 @@ class Session:
                 answer = await take_turns(answer)
             done.append(reply)
             if answer is not None:
-                parts = await self._encode(reply, answer)
+                # Whatever the handler has changed is whole by now.
+                self._writer_step = (reply.kind.name, Stage.ENCODE, Effect.READS)
+                try:
+                    parts = reply.encoder.encode(reply.correlation_id, answer)
+                except TooManyElements:
+                    parts = await self._encode_in_turns(reply, answer)
                 if BUFFERS.issuperset(map(type, parts)):
                     ready += parts
                     self._encoded_size += sum(map(len, parts))
@@ -352,14 +355,9 @@ class Session:
                 break
         await self._send(ready, done)
 
-    async def _encode(self, reply: _Reply, answer: object) -> list[Part]:
-        # Whatever the handler has changed is whole by now.
-        self._writer_step = _Step(reply.kind.name, Stage.ENCODE, Effect.READS)
-        try:
-            return reply.encoder.encode(reply.correlation_id, answer)
-        except TooManyElements:
-            await trio.lowlevel.checkpoint()  # the attempt was a turn
-            return await take_turns(reply.encoder.in_turns(reply.correlation_id, answer))
+    async def _encode_in_turns(self, reply: _Reply, answer: object) -> list[Part]:
+        await trio.lowlevel.checkpoint()  # the attempt was a turn
+        return await take_turns(reply.encoder.in_turns(reply.correlation_id, answer))
 
     async def _send(self, ready: list[Part], done: list[_Reply]) -> None:
         """Send the ready answers, record how long the requests took, and clear both lists."""
