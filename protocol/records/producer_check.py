@@ -113,7 +113,7 @@ def _examine_unpacked(
     body: Buffer, header: BatchHeader, budget: Budget, needs_keys: bool
 ) -> Examined:
     try:
-        found = _examine(body, header, budget)
+        found = _examine_ends(body, header, budget)
         if needs_keys and not found.flaw:
             return found._replace(keyless=_find_keyless(body, header.record_count))
         return found
@@ -123,20 +123,22 @@ def _examine_unpacked(
         return Examined(str(error))
 
 
-def _examine(body: Buffer, header: BatchHeader, budget: Budget) -> Examined:
+def _examine_ends(body: Buffer, header: BatchHeader, budget: Budget) -> Examined:
     count, size, base_timestamp = header.record_count, len(body), header.base_timestamp
     if count * RECORD_BYTES_MIN > size:
         return Examined(f"{count} records in {size} bytes")
     end, newest = _read_record(body, 0, 0, base_timestamp, budget)
     if count > 1:
-        last = -1 if newest > header.max_timestamp else _find_last(body, header, end)
-        if last < 0:
-            if count > budget.records:
-                return Examined()
-            budget.records -= count
-            last, newest_between = _walk_to_last(body, end, count)
-            newest = max(newest, base_timestamp + newest_between)
-            _check_timestamp(newest)
+        at = -1 if newest > header.max_timestamp else _find_last(body, header, end)
+        if at >= 0:
+            _read_contents(body, at, size, budget)
+            return Examined(max_timestamp=header.max_timestamp)
+        if count > budget.records:
+            return Examined()
+        budget.records -= count
+        last, newest_between = _walk_to_last(body, end, count)
+        newest = max(newest, base_timestamp + newest_between)
+        _check_timestamp(newest)
         end, timestamp = _read_record(body, last, count - 1, base_timestamp, budget)
         newest = max(newest, timestamp)
     if end != size:
@@ -176,6 +178,12 @@ def _read_record(
     delta, at = _read_number(body, at)
     if delta != expected_delta:
         raise ValueError(f"offset delta {delta} where {expected_delta} belongs")
+    _read_contents(body, at, end, budget)
+    return end, base_timestamp + time
+
+
+def _read_contents(body: Buffer, at: int, end: int, budget: Budget) -> None:
+    """Read key, value and headers of a record that ends at `end`. Raises as `_read_record`."""
     for _ in range(2):  # key and value
         if body[at] == _NULL:
             at += 1
@@ -191,7 +199,6 @@ def _read_record(
         at += 1
     if at != end or end > len(body):
         raise ValueError("a record's length is wrong")
-    return end, base_timestamp + time
 
 
 def _check_timestamp(timestamp: int) -> None:
@@ -231,7 +238,8 @@ def _read_headers(body: Buffer, at: int, end: int, budget: Budget) -> int:
 
 
 def _find_last(body: Buffer, header: BatchHeader, first_size: int) -> int:
-    """Return where the last record begins if it has the largest timestamp; -1 if that is not known.
+    """Return where the last record's contents begin if it has the largest timestamp; -1 if that is
+    not known.
 
     Its first bytes are then known: the attributes, time and offset; before them is its length.
     """
@@ -253,7 +261,7 @@ def _find_last(body: Buffer, header: BatchHeader, first_size: int) -> int:
         length = len(tail) - found
         encoded = VARINT[length] if length < SMALL_COUNT else encode_varint(length)
         if tail.endswith(encoded, 0, found):
-            return tail_at + found - len(encoded)
+            return tail_at + found + len(start)
     return -1
 
 
