@@ -3,6 +3,9 @@
 Its segments are small, so that coordinators, and the followers that replay with them, read logs
 that were compacted, while brokers are killed and lose power. At the end the log of each replica,
 replayed from its beginning, says what the coordinator tells.
+
+The brokers' clocks agree. A broker whose clock is wrong drops tombstones early, or has the others
+drop them: a follower that was behind then keeps members that have left, as in Kafka.
 """
 
 from collections.abc import Iterator
@@ -12,7 +15,8 @@ from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record
 from minibroker.testing.cluster import SimulatedWorld
 from tests.sim.compacted_tables import Table
-from tests.sim.group_scenario import GroupScenario
+from tests.sim.compaction import AgreeingClocks
+from tests.sim.group_scenario import GroupChaos, GroupScenario
 from tests.sim.sights import Watcher, decode_batches, decode_keyed
 
 # Of tombstones: longer than the faults of a seed. A follower that was behind for longer would keep
@@ -20,11 +24,20 @@ from tests.sim.sights import Watcher, decode_batches, decode_keyed
 RETENTION_S = 10
 
 
+class AgreeingChaos(AgreeingClocks, GroupChaos):
+    """All faults but wrong clocks."""
+
+
 class CompactedGroupScenario(GroupScenario):
     """See the head of this module. `filler_count` is how many batches without records were left in
     the end."""
 
     filler_count = 0
+
+    @property
+    def chaos_type(self) -> type[GroupChaos]:
+        """Which faults come."""
+        return AgreeingChaos
 
     def draw_settings(self, world: SimulatedWorld) -> dict[str, str]:
         """As ever, but for the offsets topic and its compaction."""

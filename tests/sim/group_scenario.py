@@ -159,6 +159,11 @@ class GroupScenario:
     def _consumer_fates(self, world: SimulatedWorld) -> ConsumerFates:
         return draw_consumer_fates(world, is_calm=self.kind != "wild")
 
+    @property
+    def chaos_type(self) -> type[GroupChaos]:
+        """Which faults come."""
+        return GroupChaos
+
     def draw_tables(self) -> dict[str, Table]:
         """Which topics are compacted."""
         return {}
@@ -184,7 +189,7 @@ class GroupScenario:
             self.stage = stage = Stage(world, cluster.address, clients.partitions, fates)
             self.consumers = ConsumerGroupSeen(self._consumer_fates(world))
             stage.others[CONSUMERS] = self.consumers.history
-            chaos = GroupChaos(world, cluster, watcher, settings["flush"] == "always")
+            chaos = self.chaos_type(world, cluster, watcher, settings["flush"] == "always")
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
                 await self._create(clients)

@@ -163,7 +163,8 @@ class TransactionScenario:
         tables: dict[str, Table] = {TABLE: Uncompared()}
         if self.is_compacting:
             tables[OFFSETS_TOPIC] = Uncompared()
-            tables[TRANSACTIONS_TOPIC] = Table(decode_keyed, RETENTION_S)
+            retention_s = RETENTION_S if self.do_clocks_agree else 0
+            tables[TRANSACTIONS_TOPIC] = Table(decode_keyed, retention_s)
         watcher.tables.update(tables)
 
     async def _create(self, clients: Clients, stage: Stage) -> None:
