@@ -115,6 +115,7 @@ class Log:
             location.files, loaded.recovery_point, is_clean=loaded.is_clean
         )
         self._shortage_latch = ShortageLatch(location.topic_partition)
+        self._may_lack_sequence = location.topic_partition.topic == OFFSETS_TOPIC
         self._is_closed = False
         self.compaction = Compaction(
             self._segments,
@@ -229,8 +230,8 @@ class Log:
         """Return the header of a batch that may be appended now, but for its producer's state.
         Raises Refused. In the offsets topic, which brokers alone write, the coordinator's batches
         of a transaction have the producer's id, and no sequence."""
-        is_written_by_brokers = self.topic_partition.topic == OFFSETS_TOPIC
-        return check_append(batch, self._limits, now_ms, may_lack_sequence=is_written_by_brokers)
+        may_lack = self._may_lack_sequence
+        return check_append(batch, self._limits, now_ms, may_lack_sequence=may_lack)
 
     def _check_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
         """Raise Refused for a batch of a transaction that is not known to be open."""

@@ -285,7 +285,7 @@ def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: 
     if not segment.has_room_for(last_offset, limits.index_bytes_max):
         return True
     newest, first = header.max_timestamp, segment.first_timestamp
-    if is_believable(newest, limits, now_ms) and is_believable(first, limits, now_ms):
+    if 0 <= newest <= (latest := now_ms + limits.timestamp_after_max_ms) and 0 <= first <= latest:
         age_ms = newest - first
     else:
         age_ms = now_ms - segment.created_ms

@@ -133,7 +133,9 @@ class _Produce:
         self._services = services
         acks = request.acks
         self._is_without_id = is_without_id
-        self._transaction = _transaction_of(request)
+        self._transaction = None
+        if request.transactional_id is not None:
+            self._transaction = _transaction_of(request.transactional_id, request)
         self._client_id = client_id
         self._peer = peer
         self._acks = acks
@@ -409,11 +411,10 @@ def _offsets_of(
     )
 
 
-def _transaction_of(request: ProduceRequest) -> ProducerTransaction | Refused | None:
+def _transaction_of(
+    transactional_id: str, request: ProduceRequest
+) -> ProducerTransaction | Refused:
     """Return the transaction that a request names, or why it cannot be one."""
-    transactional_id = request.transactional_id
-    if transactional_id is None:
-        return None
     try:
         check_transactional_id(transactional_id)
     except Refused as refused:

@@ -1,6 +1,6 @@
 """The type of an api's adapter, and helpers that several adapters share."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -126,16 +126,19 @@ class Converted(Generic[Item]):
 def by_topic(
     make_topic: Callable[[str, Any], Any],
     make: Callable[[OfTopic], Any],
-    items: Iterable[OfTopic],
-) -> Converted[Any]:
+    items: Sequence[OfTopic],
+) -> Converted[Any] | list[Any]:
     """Return the array of topics with their items. Each topic stands where its first item is: some
-    clients know only the last of several entries of a topic."""
+    clients know only the last of several entries of a topic. A few items are converted at once."""
     groups: dict[str, list[OfTopic]] = {}
     for item in items:
         if (topic := item.topic) in groups:
             groups[topic].append(item)
         else:
             groups[topic] = [item]
+
+    if len(items) <= ELEMENTS_AT_ONCE:
+        return [make_topic(topic, [*map(make, own)]) for topic, own in groups.items()]
 
     def convert(group: tuple[str, list[OfTopic]]) -> Any:
         topic, its_items = group
@@ -147,8 +150,8 @@ def by_topic(
 def by_topic_id(
     make_topic: Callable[[str, bytes, Any], Any],
     make: Callable[[OfTopicId], Any],
-    items: Iterable[OfTopicId],
-) -> Converted[Any]:
+    items: Sequence[OfTopicId],
+) -> Converted[Any] | list[Any]:
     """As `by_topic`, for an array that has topic ids in newer versions. A topic whose id is unknown
     has no name."""
     groups: dict[str | bytes, list[OfTopicId]] = {}
@@ -157,6 +160,11 @@ def by_topic_id(
             groups[topic].append(item)
         else:
             groups[topic] = [item]
+
+    if len(items) <= ELEMENTS_AT_ONCE:
+        return [
+            make_topic(own[0].topic, own[0].topic_id, [*map(make, own)]) for own in groups.values()
+        ]
 
     def convert(its_items: list[OfTopicId]) -> Any:
         first = its_items[0]

@@ -104,7 +104,7 @@ def _produce_response(answer: ProduceResponse, version: Version) -> Any:
 
 def _produced(one: PartitionProduced) -> Any:
     is_hint = one.leader_epoch != NO_EPOCH
-    text = cut_text(one.error_message)
+    text = one.error_message and cut_text(one.error_message)
     return _PRODUCED(
         one.partition,
         _error_by_id(one) if one.error and one.topic_id else one.error,
