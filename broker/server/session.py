@@ -319,9 +319,8 @@ class Session:
         done: list[_Reply] = []  # whose answers are in `ready`, or that need no answer
         while True:
             answer = reply.outcome
-            if isinstance(answer, Parked | GeneratorType):
-                self._writer_step = (reply.kind.name, Stage.HANDLE, reply.effect)
             if isinstance(answer, Parked):
+                self._writer_step = (reply.kind.name, Stage.HANDLE, reply.effect)
                 parked = answer
                 answer = parked.attempt(trio.current_time())
                 if answer is None:
@@ -330,6 +329,7 @@ class Session:
                     answer = await self._services.purgatory.wait_for_answer(parked)
                 self._count_parked(reply.kind, -1)
             if type(answer) is GeneratorType:
+                self._writer_step = (reply.kind.name, Stage.HANDLE, reply.effect)
                 answer = await take_turns(answer)
             done.append(reply)
             if answer is not None:
