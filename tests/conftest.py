@@ -3,9 +3,10 @@ some of them share."""
 
 from collections import Counter
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
 
 from tests.installed import problem
@@ -20,11 +21,27 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+CLOCK = "autojump_clock"
+"""The fixture whose clock jumps to the next deadline as soon as every task waits."""
+
 
 def pytest_configure() -> None:
     """Refuse to run with a package that is not the one in this tree."""
     if why := problem():
         raise pytest.UsageError(why)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test runs on the clock that its fixtures ask for. pytest-trio gives it only the one that is
+    an argument of the test itself: others would sleep for real."""
+    if not isinstance(item, pytest.Function) or CLOCK not in item.fixturenames:
+        return
+
+    def run(main: Any, **options: Any) -> object:
+        options["clock"] = item.funcargs[CLOCK]
+        return trio.run(main, **options)
+
+    item.add_marker(pytest.mark.trio(run=run), append=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,10 +22,11 @@ def wait() -> None:
 
 
 def loop_among_alarms() -> None:
-    """Which use the same signal."""
+    """Which use the same signal: each is set when the one before has come."""
     with alarms(lambda *_: None):
         while True:
             signal.setitimer(signal.ITIMER_REAL, 0.001)
+            signal.pause()
 
 
 @pytest.mark.parametrize("hang", [loop, wait, loop_among_alarms])
