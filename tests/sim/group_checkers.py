@@ -206,6 +206,7 @@ class Holding:
     until: float | None = None
     # Why its records may be read again: it lost the partition, or could not commit.
     excuse: str = ""
+    is_outage: bool = False  # whether the excuse is that the group had no coordinator for long
     shown: list[tuple[float, int]] = field(default_factory=list)
     committed: int = 0  # as the member knows
 
@@ -233,6 +234,7 @@ class Holdings:
         self.held: dict[tuple[str, TopicPartition], Holding] = {}
         self.ends: dict[TopicPartition, int] = {}
         self._committing: dict[str, float] = {}  # since when
+        self._unheard_s: dict[str, float] = {}  # the longest without a coordinator, in that commit
         self._waits: dict[str, list[Span]] = defaultdict(list)  # of applications for their commits
         self._closing: dict[str, tuple[float, float]] = {}
         self._let_go: dict[str, list[Holding]] = defaultdict(list)
@@ -257,15 +259,19 @@ class Holdings:
                 self._end(now, event.who, event.places, "it was lost")
             case CommitBegun():
                 self._committing[event.who] = now
+                self._unheard_s[event.who] = 0.0
             case CommitEnded():
                 self._waits[event.who].append(Span(self._committing.pop(event.who), now))
             case CommitFailed():
-                self._excuse(event.who, f"its commit failed: {event.error}")
+                self._hear(now, event.who)
+                is_outage = self._unheard_s[event.who] >= SESSION_S_MIN
+                self._excuse(event.who, f"its commit failed: {event.error}", is_outage=is_outage)
             case CommitSent():
                 self._sent[event.number] = now, event
             case CommitAnswered():
                 _, sent = self._sent.pop(event.number)
                 if not NO_COORDINATOR.issuperset(event.errors.values()):
+                    self._hear(now, event.who)
                     self._answered[event.who] = now
                 self._note_commit(event.who, sent.offsets, event.errors)
             case Closing():
@@ -331,10 +337,17 @@ class Holdings:
             if not holding.is_committed:
                 holding.excuse = holding.excuse or excuse
 
-    def _excuse(self, who: str, why: str) -> None:
+    def _hear(self, now: float, who: str) -> None:
+        """A coordinator answers a member that may be committing, or its commit ends."""
+        since = self._committing.get(who, now)
+        unheard_s = now - max(since, self._answered.get(who, since))
+        self._unheard_s[who] = max(self._unheard_s.get(who, 0.0), unheard_s)
+
+    def _excuse(self, who: str, why: str, *, is_outage: bool) -> None:
         for place in self.of(who):
             holding = self.held[who, place]
-            holding.excuse = holding.excuse or why
+            if not holding.excuse:
+                holding.excuse, holding.is_outage = why, is_outage
 
     def _note_commit(
         self, who: str, offsets: Offsets, errors: Mapping[TopicPartition, int]
@@ -364,10 +377,12 @@ class Holdings:
                 first[holding.place, offset] = holding
         return count
 
-    def judge_unexcused(self) -> None:
-        """Nobody needed an excuse. Raises `Violation`."""
+    def judge_unexcused(self, *, brokers_suffer: bool) -> None:
+        """Nobody needed an excuse. Where brokers suffer a commit may fail if no coordinator was
+        heard of for as long as a session may be: the next one may have to wait for a member of an
+        older generation before it takes offsets. Raises `Violation`."""
         for holding in self.all:
-            if holding.excuse:
+            if holding.excuse and not (holding.is_outage and brokers_suffer):
                 raise Violation(
                     f"{holding.who} held {holding.place} since {holding.since:.4f}:"
                     f" {holding.excuse}, though nothing was done to it"

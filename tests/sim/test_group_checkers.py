@@ -1,5 +1,7 @@
 """The checkers of consumer groups, on made-up histories: each finds the fault in one."""
 
+from operator import itemgetter
+
 import pytest
 
 from minibroker.broker.groups.records import GroupMetadata, StoredMember
@@ -218,7 +220,7 @@ def test_a_duplicate_without_an_excuse_is_found(end):
     synced = (Synced("a", 1, "a", (P,)), Synced("b", 1, "b", ()))
     holdings = tell(Holdings(), *synced, Assigned("a", (P,)), *shown("a", 0), *end)
     tell(holdings, Assigned("b", (P,)), *shown("b", 0))
-    holdings.judge_unexcused()
+    holdings.judge_unexcused(brokers_suffer=True)
     with pytest.raises(Violation, match="gave it back in order, and to b again"):
         holdings.judge_once()
 
@@ -252,7 +254,27 @@ def test_a_duplicate_with_an_excuse_is_counted(end):
     tell(holdings, Assigned("b", (P,)), *shown("b", 0, 1))
     assert holdings.judge_once() == 1
     with pytest.raises(Violation, match="though nothing was done to it"):
-        holdings.judge_unexcused()
+        holdings.judge_unexcused(brokers_suffer=True)
+
+
+@pytest.mark.parametrize(
+    ("answered_at", "is_outage"), [([], True), ([4.5], True), ([2.5, 3.4], False)]
+)
+def test_an_outage_excuses_a_commit_that_fails(answered_at, is_outage):
+    """One that lasts for a session within that commit, of which coordinators answer others."""
+    holdings = tell(Holdings(), Assigned("a", (P,)), *shown("a", 0))
+    events = [(2.0, CommitBegun("a")), (4.6 if is_outage else 4.3, CommitFailed("a", "in doubt"))]
+    for number, at in enumerate(answered_at):
+        refused = commit("a", number, 1, error=ErrorCode.ILLEGAL_GENERATION)
+        events += zip((at - 0.1, at), refused, strict=True)
+    for now, event in sorted(events, key=itemgetter(0)):
+        holdings.look(now, event)
+    for brokers_suffer in (True, False):
+        if is_outage and brokers_suffer:
+            holdings.judge_unexcused(brokers_suffer=True)
+        else:
+            with pytest.raises(Violation, match="its commit failed"):
+                holdings.judge_unexcused(brokers_suffer=brokers_suffer)
 
 
 def test_a_pause_in_a_kept_partition_is_found():
