@@ -1,10 +1,11 @@
 """Small value types that all parts use: names of partitions, endpoints, record bytes."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, get_args
 
 # The types with the buffer protocol that this project uses.
 Buffer: TypeAlias = bytes | bytearray | memoryview
+BUFFERS: Final = frozenset(get_args(Buffer))
 
 
 class TopicPartition(NamedTuple):

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 import trio
 
-from minibroker.client.net.network import Listener, Stream
-from minibroker.protocol.types import Buffer, Endpoint, Part, StaleSlice
+from minibroker.client.net.network import COPIED_BYTES_MAX, Listener, Stream
+from minibroker.protocol.types import BUFFERS, Buffer, Endpoint, Part, StaleSlice
 
 OWN_ADDRESSES = ("", "0.0.0.0", "127.0.0.1", "localhost")
 FIRST_FREE_PORT = 30_000
@@ -254,31 +254,29 @@ class SimulatedStream:
             await self._incoming.wait_for_bytes()
         raise trio.ClosedResourceError("this stream was closed")
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send a copy of all buffers."""
-        await trio.lowlevel.checkpoint()
-        await self._send(b"".join(buffers), lambda: True)
-
-    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Send a copy of as much as there is room for."""
-        if self._is_closed:
-            return buffers
-        data = memoryview(b"".join(buffers))
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Send a copy of as much as there is room for, but large slices as a socket does."""
+        is_large = sum(map(len, parts)) > COPIED_BYTES_MAX
+        if self._is_closed or (is_large and not BUFFERS.issuperset(map(type, parts))):
+            return parts
         try:
+            data = memoryview(b"".join(map(_bytes_of, parts)))
             unsent = data[self._outgoing.put(data) :]
-        except trio.BrokenResourceError:
-            return buffers
+        except (trio.BrokenResourceError, OSError, StaleSlice):
+            return parts
         return [unsent] if unsent else []
 
-    async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send bytes, and the content that the slices have when their turn comes."""
+    async def send(self, parts: Sequence[Part]) -> None:
+        """Send a copy of the bytes, and the content that slices have when their turn comes."""
+        await trio.lowlevel.checkpoint()
+        if BUFFERS.issuperset(map(type, parts)):
+            await self._send(b"".join(map(_bytes_of, parts)), lambda: True)
+            return
         for part in parts:
-            if isinstance(part, Buffer):
-                await self.send([part])
-            else:
-                await self._send(part.read(), part.is_valid)
+            is_valid = (lambda: True) if isinstance(part, Buffer) else part.is_valid
+            await self._send(_bytes_of(part), is_valid)
 
-    async def _send(self, data: bytes, is_valid: Callable[[], bool]) -> None:
+    async def _send(self, data: Buffer, is_valid: Callable[[], bool]) -> None:
         unsent = memoryview(data)
         while not self._is_closed:
             if not is_valid():
@@ -300,6 +298,10 @@ class SimulatedStream:
         """Break both directions."""
         self._incoming.reset()
         self._outgoing.reset()
+
+
+def _bytes_of(part: Part) -> Buffer:
+    return part if isinstance(part, Buffer) else part.read()
 
 
 class _Pipe:

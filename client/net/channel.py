@@ -40,7 +40,7 @@ from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVer
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker.protocol.rpc.codec import decode_response, encode_request
 from minibroker.protocol.rpc.frame_reader import FrameReader
-from minibroker.protocol.types import Buffer, Endpoint
+from minibroker.protocol.types import Endpoint, Part
 
 _CORRELATION_ID_MAX = 2**31 - 1
 
@@ -132,7 +132,7 @@ class RpcChannel:
         self._versions: dict[int, int] = {}
         self._correlation_id = 0
         self._sent = 0
-        self._outgoing: list[Buffer] = []
+        self._outgoing: list[Part] = []
         self._writer_idle = trio.lowlevel.ParkingLot()
         self._in_flight: deque[tuple[int, PendingReply[Any]]] = deque()
         self._unanswered: list[PendingReply[Any]] = []  # completed once they are sent

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import trio
 
-from minibroker.protocol.types import Buffer, Endpoint, Part, Slice, StaleSlice
+from minibroker.protocol.types import BUFFERS, Buffer, Endpoint, Part, Slice, StaleSlice
 
 BACKLOG = 1024
 BUFFERS_MAX = 1024  # of one sendmsg: the smallest IOV_MAX among the supported systems
@@ -41,18 +41,15 @@ class Stream(Protocol):
         between their arrival in `view` and the return, so connections may share one buffer.
         """
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send all buffers in order; a checkpoint. No buffer is kept once it returns."""
-
-    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Send what can be sent without waiting; return the rest. Not while a `send` is under way.
 
-        Never raises: `send`, given the rest, raises what is wrong with the connection.
+        Never raises: `send`, given the rest, raises what is wrong with the connection or a slice.
         """
 
-    async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send bytes, and those of slices, in order. Raises `StaleSlice` if the file has changed
-        under a slice."""
+    async def send(self, parts: Sequence[Part]) -> None:
+        """Send bytes, and those of slices, in order; a checkpoint. No part is kept once it returns.
+        Raises `StaleSlice` if the file has changed under a slice."""
 
     def close(self) -> None:
         """Close at once, without waiting; may be called twice."""
@@ -258,21 +255,19 @@ class TcpStream:
                 self._is_drained = count < len(view)
                 return count
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send all buffers in as few calls as the system allows."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        await self._send_all(buffers)
-        await trio.lowlevel.cancel_shielded_checkpoint()
-
-    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Send in one system call."""
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Send in one system call. Small slices are read before, if they are in the page cache."""
         try:
+            buffers: Any = parts
+            if not BUFFERS.issuperset(map(type, parts)):
+                buffers = self._read_now(parts)
             return _unsent(buffers, self._socket.sendmsg(buffers[:BUFFERS_MAX]))
-        except OSError:
-            return buffers
+        except (OSError, StaleSlice):  # what would block too
+            return parts
 
-    async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Small slices are read and sent in one call; large ones go from file to socket.
+    async def send(self, parts: Sequence[Part]) -> None:
+        """In as few calls as the system allows. Small slices are read before; large ones go from
+        file to socket.
 
         The socket is not corked while it waits: the kernel would hold back a partial packet for 200
         ms.
@@ -347,6 +342,20 @@ class TcpStream:
                     raise StaleSlice("the file ended before its slice")
                 position += count
                 await trio.lowlevel.checkpoint()
+
+    def _read_now(self, parts: Sequence[Part]) -> Sequence[Buffer]:
+        """Raises `BlockingIOError` for what takes long."""
+        if sum(map(len, parts)) > COPIED_BYTES_MAX:
+            raise BlockingIOError
+        buffers: list[Buffer] = []
+        for part in parts:
+            if isinstance(part, Buffer):
+                buffers.append(part)
+            elif self._in_worker is None or part.is_cached():
+                buffers.append(part.read())
+            else:
+                raise BlockingIOError
+        return buffers
 
     async def _read(self, part: Slice) -> bytes:
         if self._in_worker is None or not part.is_valid() or part.is_cached():

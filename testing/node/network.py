@@ -150,17 +150,13 @@ class FaultyStream:
                 self._receiving = None
             self._check()
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send the buffers in order."""
-        await self.send_parts(buffers)
-
-    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Send what can go without waiting, and return the rest. With faults nothing can."""
         if self._is_broken or self._link.faults != NO_FAULTS:
-            return buffers
-        return self._stream.send_now(buffers)
+            return parts
+        return self._stream.send_now(parts)
 
-    async def send_parts(self, parts: Sequence[Part]) -> None:
+    async def send(self, parts: Sequence[Part]) -> None:
         """Send bytes and slices in order, with the delay and the rate of the link."""
         if self._link.faults.delay_ms or self._link.faults.jitter_ms:
             await self._link.pause(self._link.draw_delay())
@@ -170,7 +166,7 @@ class FaultyStream:
                     await self._send_slowly(part)
             else:
                 await self._until(_are_sends_lost)
-                await self._stream.send_parts(parts)
+                await self._stream.send(parts)
         except trio.ClosedResourceError:
             self._check()
             raise
@@ -187,7 +183,7 @@ class FaultyStream:
             await self._until(_are_sends_lost)
             rate = self._link.faults.bytes_per_s or math.inf
             await self._link.pause(len(piece) / rate)
-            await self._stream.send_parts([piece])
+            await self._stream.send([piece])
 
     async def _until(self, is_lost: IsLost) -> None:
         if not await self._link.until(is_lost, self._breaks_at, lambda: self._is_broken):

@@ -105,7 +105,7 @@ async def test_slices_follow_their_header(machine, size):
     machine.segment.file.append([data])
     slices = [FileSlice(machine.segment, 100, size), FileSlice(machine.segment, 0, 100)]
     async with connected(machine.network) as (one, other), trio.open_nursery() as nursery:
-        nursery.start_soon(one.send_parts, [b"header", *slices])
+        nursery.start_soon(one.send, [b"header", *slices])
         expected = b"header" + data[100 : 100 + size] + data[:100]
         assert await receive(other, len(expected)) == expected
 
@@ -118,7 +118,7 @@ async def test_a_stale_slice_is_not_sent(machine, size):
     machine.segment.generation += 1
     async with connected(machine.network) as (one, other):
         with pytest.raises(StaleSlice):
-            await one.send_parts([b"header", part])
+            await one.send([b"header", part])
         one.close()
         assert await receive(other, size) in (b"", b"header")
 
@@ -131,7 +131,7 @@ async def test_a_log_cut_while_its_slice_is_sent_ends_the_sending(machine):
 
     async def send(stream: Stream) -> None:
         with pytest.raises(StaleSlice):
-            await stream.send_parts([b"", FileSlice(machine.segment, 0, size)])
+            await stream.send([b"", FileSlice(machine.segment, 0, size)])
         outcome.append("stale")
         stream.close()
 
@@ -276,9 +276,13 @@ async def test_nobody_listening_is_refused(machine):
 
 async def test_what_can_be_sent_is_sent_without_waiting(machine):
     """`send_now` sends at once, hands back what the connection does not take, and never raises."""
+    machine.segment.file.append([b"0123456789"])
+    part, stale = FileSlice(machine.segment, 2, 3), FileSlice(machine.segment, 0, 1)
     async with connected(machine.network) as (one, other):
-        assert not one.send_now([b"ab", memoryview(b"cd")])
-        assert await receive(other, 4) == b"abcd"
+        assert not one.send_now([b"ab", part, memoryview(b"cd")])
+        assert await receive(other, 7) == b"ab234cd"
+        machine.segment.generation += 1
+        assert one.send_now([b"ab", stale]) == [b"ab", stale]
         whole = bytes(range(256)) * 256 * 256
         rest = one.send_now([whole])
         assert 0 < sum(map(len, rest)) < len(whole)

@@ -130,24 +130,20 @@ class TappedStream:
             self._hear_answer(frame)
         return size
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
+    async def send(self, parts: Sequence[Part]) -> None:
         """Listen, and send: what is cut off on the way may have arrived as far as one knows."""
         self._check()
-        self._hear_sent(b"".join(buffers))
-        await self._stream.send(buffers)
+        self._hear_sent(_joined(parts))
+        await self._stream.send(parts)
 
-    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Send what can be sent, and listen to that."""
         if self._tap.is_dead:
-            return buffers
-        rest = self._stream.send_now(buffers)
-        whole = b"".join(buffers)
+            return parts
+        rest = self._stream.send_now(parts)
+        whole = _joined(parts)
         self._hear_sent(whole[: len(whole) - sum(map(len, rest))])
         return rest
-
-    async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Members send no slices."""
-        raise AssertionError("a client sends no slices")
 
     def close(self) -> None:
         """Close."""
@@ -187,6 +183,11 @@ class TappedStream:
         event = answered_event(self._tap.who, number, request, answer)
         if event is not None:
             self._tap.note(request.group_id, event)
+
+
+def _joined(parts: Sequence[Part]) -> bytes:
+    """Members send no slices."""
+    return b"".join([part for part in parts if isinstance(part, Buffer)])
 
 
 def take_frames(received: bytearray) -> list[bytes]:

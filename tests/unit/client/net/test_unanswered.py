@@ -8,7 +8,7 @@ from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcCha
 from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from minibroker.protocol.types import Buffer, Endpoint, Part
+from minibroker.protocol.types import Endpoint, Part
 
 
 class ClosedWhileSending(Stream):
@@ -25,18 +25,15 @@ class ClosedWhileSending(Stream):
         await self._is_sending.wait()
         return 0
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
+    async def send(self, parts: Sequence[Part]) -> None:
         """Return after the end was received, as a send does that the system has taken."""
         self._is_sending.set()
         with trio.CancelScope(shield=True):
             await self._has_ended.wait()
 
-    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Nothing."""
-        return buffers
-
-    async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Not used."""
+        return parts
 
     def close(self) -> None:
         """Who sends is told that all was sent."""
