@@ -5,12 +5,17 @@ long as nothing has to wait, not for a replica, other tasks, or room in the conn
 and sends all there is. That saves two turns of the loop, a fifth of what a small request costs.
 From the first answer that has to wait, the task `run` does the rest; while it is at work the reader
 only adds to the queue.
+
+The queue has few places, for two reasons. It bounds the memory that a client can make the broker
+hold by not reading its answers: the reader stops reading, and the client's own sends wait. It is
+also the time slice: after that many requests the reader lets other tasks run. The reader also stops
+while what waits to be answered holds more than `WAITING_BYTES_MAX`.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable
 from types import GeneratorType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -24,6 +29,9 @@ from minibroker.broker.turns import take_turns
 from minibroker.client.net.network import Stream
 from minibroker.protocol.errors import TooManyElements
 from minibroker.protocol.types import BUFFERS, Part
+
+REPLIES_MAX: Final = 16  # handled, unanswered requests of one connection
+WAITING_BYTES_MAX: Final = 8 * 1024 * 1024  # what they may hold before the reader waits
 
 # What is being done with a request, by its kind's name. A plain tuple: each request makes two or
 # three.
@@ -79,16 +87,13 @@ class Answers:
         self._to_run = trio.lowlevel.ParkingLot()  # holds `run` while it has nothing to do
         self._drained = trio.Event()  # replaced when the reader waits for it
 
-    def __len__(self) -> int:
-        """Return how many replies are not encoded."""
-        return len(self._replies)
-
-    def add(self, reply: Reply) -> None:
-        """Add the reply to the next request."""
+    def add(self, reply: Reply) -> bool:
+        """Add the reply to the next request. Return whether the queue is full now."""
         self.waiting_size += reply.size
         if isinstance(reply.outcome, Parked):
             self._count_parked(reply.kind, 1)
         self._replies.append(reply)
+        return len(self._replies) >= REPLIES_MAX or self.waiting_size > WAITING_BYTES_MAX
 
     def send_ready(self) -> None:
         """Send what can be sent without waiting, and leave the rest to `run`."""
@@ -103,10 +108,12 @@ class Answers:
             self._is_running = True
             self._to_run.unpark()
 
-    async def wait_until_sent(self) -> None:
-        """Wait until more answers are sent."""
-        self._drained = trio.Event()
-        await self._drained.wait()
+    async def wait_for_room(self) -> None:
+        """Let other tasks run, and wait until the queue is not full."""
+        await trio.lowlevel.checkpoint()
+        while len(self._replies) >= REPLIES_MAX or self.waiting_size > WAITING_BYTES_MAX:
+            self._drained = trio.Event()
+            await self._drained.wait()
 
     def end(self) -> None:
         """No more replies come; `run` ends when those before are sent."""

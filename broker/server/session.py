@@ -15,11 +15,6 @@ A request or a response with many elements is decoded, handled and encoded in tu
 generators, and the session lets other tasks run where they pause. The frame of such a request is
 first copied out of the shared buffer. A request is handled to its end before the next one is.
 
-The queue has few places, for two reasons. It bounds the memory that a client can make the broker
-hold by not reading its answers: the reader stops reading, and the client's own sends wait. It is
-also the time slice: after that many requests the reader lets other tasks run. The reader also stops
-while what waits to be answered holds more than `WAITING_BYTES_MAX`.
-
 A session ends when the peer ends its stream, bytes are no request, a handler raises `HangUp`, a log
 was truncated under an answer's slice, the connection breaks, the peer is silent for too long, or an
 unexpected exception cannot have left state half changed (`defects.py`). None of these affects other
@@ -62,8 +57,6 @@ from minibroker.protocol.types import StaleSlice
 
 logger = logging.getLogger(__name__)
 
-REPLIES_MAX = 16  # handled, unanswered requests of one connection
-WAITING_BYTES_MAX = 8 * 1024 * 1024  # what they may hold before the reader waits for the writer
 DRAIN_S = 1.0
 REASON_CHARS_MAX = 300
 _DECODING: Final[Step] = ("", Stage.DECODE, Effect.READS)
@@ -201,10 +194,9 @@ class Session:
                 reply = await self._complete(reply)
                 self._answers.waiting_size -= size
             self._step = None
-            self._answers.add(reply)
-            if self._is_full:
+            if self._answers.add(reply):
                 self._release_buffer()
-                await self._wait_for_writer()
+                await self._answers.wait_for_room()
             now = trio.current_time()
         self._frames.park()
         self._answers.send_ready()
@@ -216,12 +208,6 @@ class Session:
         self._answers.send_ready()
         self._update_memory()
 
-    @property
-    def _is_full(self) -> bool:
-        """Whether no more requests are handled until some are answered."""
-        answers = self._answers
-        return len(answers) >= REPLIES_MAX or answers.waiting_size > WAITING_BYTES_MAX
-
     def _update_memory(self) -> None:
         answers = self._answers
         held = self._frames.held_size + answers.waiting_size + answers.encoded_size
@@ -230,12 +216,6 @@ class Session:
         if held != self._held:
             self._held = held
             self._memory.set_held(self, held)
-
-    async def _wait_for_writer(self) -> None:
-        """Let other tasks run, and wait until there is room for one more request."""
-        await trio.lowlevel.checkpoint()
-        while self._is_full:
-            await self._answers.wait_until_sent()
 
     def _handle(self, decoded: Decoded, size: int, now: float) -> Reply:
         """Handle a request of `size` bytes."""

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.server import session
+from minibroker.broker.server import answers
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
@@ -179,7 +179,7 @@ async def test_a_connection_waits_for_its_own_responses(
 ) -> None:
     """It is read no further while its waiting requests hold much, and goes on afterwards."""
     states = [state_of(TopicPartition("t", number)) for number in range(400)]
-    monkeypatch.setattr(session, "WAITING_BYTES_MAX", 3 * MIB // 10)
+    monkeypatch.setattr(answers, "WAITING_BYTES_MAX", 3 * MIB // 10)
     async with serving() as server:
         server.node.lead(*states)
         client = await server.connect()

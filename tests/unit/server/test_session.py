@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.server.answers import REPLIES_MAX
 from minibroker.broker.server.listener import RECEIVE_BYTES
-from minibroker.broker.server.session import REPLIES_MAX
 from minibroker.protocol.constants import ACKS_NONE, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
