@@ -36,6 +36,7 @@ WAITING_BYTES_MAX: Final = 8 * 1024 * 1024  # what they may hold before the read
 # What is being done with a request, by its kind's name. A plain tuple: each request makes two or
 # three.
 Step: TypeAlias = tuple[str, Stage, Effect]
+_SENDING: Final[Step] = ("", Stage.ENCODE, Effect.READS)  # the answers of any requests
 
 
 class Reply(NamedTuple):
@@ -67,7 +68,7 @@ class Answers:
         stream: Stream,
         purgatory: Purgatory,
         on_change: Callable[[], None],
-        give_up: Callable[[Exception, Step | None], None],
+        give_up: Callable[[Exception, Step], None],
     ) -> None:
         self._stream = stream
         self._purgatory = purgatory
@@ -80,7 +81,7 @@ class Answers:
         self._ready: list[Part] = []  # encoded answers that are not sent
         self._ready_size = 0  # their bytes, those in files too
         self._done: list[Reply] = []  # whose answers are in `_ready`, or that need no answer
-        self._step: Step | None = None
+        self._step = _SENDING
         self._parked = Counter[RequestKind]()  # of this connection's requests, as in `RequestKind`
         self._is_running = False  # whether `run` is at work, or about to be
         self._has_ended = False  # whether no more replies come
@@ -101,7 +102,11 @@ class Answers:
             return
         self._encode_ready()
         if self._ready:
-            self._ready = [*self._stream.send_now(self._ready)]
+            self._step = _SENDING
+            try:
+                self._ready = [*self._stream.send_now(self._ready)]
+            except Exception as error:
+                self._fail(error)
         if self._done and not self._ready:
             self._on_sent()
         if self._ready or self._replies:
@@ -133,6 +138,7 @@ class Answers:
                 if self._ready:
                     if self.encoded_size > UNCOUNTED_BYTES:
                         self._on_change()
+                    self._step = _SENDING
                     await self._stream.send(self._ready)
                 if self._done:
                     self._on_sent()
@@ -172,7 +178,6 @@ class Answers:
                     self._step = (reply.kind.name, Stage.ENCODE, Effect.READS)
                     self._add_parts(reply.encoder.encode(reply.correlation_id, answer))
                 self._done.append(replies.popleft())
-            self._step = None
         except TooManyElements:
             pass  # `run` does it in turns
         except Exception as error:
@@ -196,7 +201,6 @@ class Answers:
             await trio.lowlevel.checkpoint()  # the attempt was a turn
             self._add_parts(await take_turns(reply.encoder.in_turns(reply.correlation_id, answer)))
             self._done.append(self._replies.popleft())
-        self._step = None
 
     def _settle(self, answer: Any) -> Reply:
         """The reply at the head of the queue is parked no more."""

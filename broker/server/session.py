@@ -256,7 +256,7 @@ class Session:
         if self._held or self._answers.encoded_size:
             self._update_memory()
 
-    def _give_up(self, error: Exception, step: Step | None) -> None:
+    def _give_up(self, error: Exception, step: Step) -> None:
         """End the session, since an answer could not be made or sent. Raises what ends the
         broker."""
         match error:

@@ -17,7 +17,7 @@ from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.turns import Steps
 from minibroker.protocol.errors import TooManyElements
 from minibroker.protocol.types import Endpoint, Part
-from minibroker.testing.network import SimulatedNetwork
+from minibroker.testing.network import SimulatedNetwork, SimulatedStream
 
 SEEDS = 60
 SIZES = (0, 1, 100, 20_000, 200_000)
@@ -54,7 +54,7 @@ class Bench:
         self.rng = random.Random(seed)
         self.kind = RequestKind("FETCH")
         self.purgatory = Purgatory()
-        self.failures: list[tuple[Exception, Step | None]] = []
+        self.failures: list[tuple[Exception, Step]] = []
         self.scope = trio.CancelScope()
         self.received = bytearray()
         self.arrived_before_the_end = b""
@@ -91,7 +91,7 @@ class Bench:
             self.answers.abandon()
             stream.close()
 
-    def _give_up(self, error: Exception, step: Step | None) -> None:
+    def _give_up(self, error: Exception, step: Step) -> None:
         self.failures.append((error, step))
         self.scope.cancel()
 
@@ -155,3 +155,21 @@ async def test_nothing_follows_an_answer_that_failed(
     assert isinstance(error, KeyError)
     assert step == ("FETCH", Stage.ENCODE, Effect.READS)
     assert bench.kind.parked == 0
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+async def test_a_defect_in_sending_changes_nothing(
+    is_waiting: bool, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the session, whichever task sends: no request is at work."""
+
+    def broken(*_: object) -> Any:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(SimulatedStream, "send" if is_waiting else "send_now", broken)
+    if is_waiting:
+        monkeypatch.setattr(SimulatedStream, "send_now", lambda _, parts: parts)
+    bench = Bench(0)
+    encoder: Any = Encoder()
+    await bench.run([Reply(0, 5, encoder, bench.kind, Effect.CHANGES, 0.0, 10)])
+    assert [step for _, step in bench.failures] == [("", Stage.ENCODE, Effect.READS)]
