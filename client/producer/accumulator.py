@@ -94,6 +94,7 @@ class Accumulator:
         ] = {}  # with sealed batches, the next to be drained first
         self._incomplete: OrderedDict[Batch, None] = OrderedDict()  # roots, in the order of sealing
         self._completed: list[CompletedBatch] = []
+        self._has_new_due = False  # a batch whose time has not come is the next of its queue
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return the partition's queue; make it at the first call."""
@@ -263,6 +264,12 @@ class Accumulator:
             requests.append(batches)
         return requests
 
+    def pop_has_new_due(self) -> bool:
+        """Whether a drain since the last call may have brought the time forward for which `advance`
+        is next due: who drains calls it then."""
+        has_new_due, self._has_new_due = self._has_new_due, False
+        return has_new_due
+
     def _drain_one(
         self, node_id: int, leader_epochs: dict[PartitionQueue, int], now: float
     ) -> list[Batch]:
@@ -279,7 +286,7 @@ class Accumulator:
             request_bytes += len(batch.data)
             if batches and request_bytes > self.options.request_bytes_max:
                 break
-            self._start(queue, batch, node_id, leader_epoch)
+            self._start(queue, batch, node_id, leader_epoch, now)
             batches.append(batch)
         return batches
 
@@ -295,7 +302,9 @@ class Accumulator:
             return False
         return not self.options.is_idempotent or self.sequences.may_send(queue, batch)
 
-    def _start(self, queue: PartitionQueue, batch: Batch, node_id: int, leader_epoch: int) -> None:
+    def _start(
+        self, queue: PartitionQueue, batch: Batch, node_id: int, leader_epoch: int, now: float
+    ) -> None:
         queue.sealed.popleft()
         if self.options.is_idempotent and batch.identity is None:
             self.sequences.assign(queue, batch)
@@ -306,6 +315,7 @@ class Accumulator:
         del self._waiting[queue]
         if queue.sealed:
             self._waiting[queue] = None  # after the others: the queues take turns
+            self._has_new_due |= queue.sealed[0].retry_at > now
 
     # Answers
 

@@ -206,6 +206,8 @@ class Sender:
         drained = self._accumulator.drain(
             node.node_id, self._cluster.leader_of, trio.current_time(), places
         )
+        if self._accumulator.pop_has_new_due():
+            self.wake()
         if not drained:
             return
         requests = list(map(self._request, drained))

@@ -170,6 +170,37 @@ async def test_a_late_answer_costs_the_connection_and_all_in_flight_is_sent_agai
     assert values == [b"%060d" % number for number in range(30)]
 
 
+async def test_batches_that_wait_longer_than_the_one_before_are_sent_again(
+    start_broker: Any, producer: Any, deliveries: list[Delivery], autojump_clock: Any
+) -> None:
+    """CPR-13: a full disk refuses the first of five in flight, so the others have no place in the
+    order. It may go again before them, and is answered before their time: nothing else happens
+    then that would wake the sender (compaction seed 8400017)."""
+    leaders = Leaders({1: await start_broker("a")}, [1])
+    refused: list[int] = []
+
+    async def refuse_once(_: int, request: ProduceRequest) -> ProduceResponse | None:
+        sequence = read_header(request.partitions[0].records).base_sequence
+        if sequence in refused or not sequence or len(refused) == 5:
+            return None
+        refused.append(sequence)
+        is_first = len(refused) == 1
+        code = ErrorCode.KAFKA_STORAGE_ERROR if is_first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return refusal(request, code)
+
+    async with producer() as it:
+        await it.send_and_wait("t", b"first")
+        leaders.before = refuse_once
+        began = trio.current_time()
+        for number in range(5):
+            it.send_nowait("t", b"%060d" % number)
+        await it.flush()
+    assert trio.current_time() - began < 1
+    assert len(refused) == 5
+    check_order(leaders, 0, 6)
+    assert all(delivery.error is None for delivery in deliveries)
+
+
 async def test_a_dead_node_holds_nobody_up(
     start_broker: Any,
     producer: Any,
