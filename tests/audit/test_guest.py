@@ -1,6 +1,7 @@
 """An audit in somebody's session leaves everything there as it was."""
 
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -16,16 +17,20 @@ def test_a_session_stays_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     assert mine.count() == 7
     cached = spark.sparkContext._jsc.getPersistentRDDs  # type: ignore[union-attr]
     kept = cached().keySet()
-    context = spark.sparkContext
+    context: Any = spark.sparkContext
     context.setJobGroup("mine", "what I do")
     spark.range(3).count()
     tracker = context.statusTracker()
+    bus = context._jsc.sc().listenerBus()
+    bus.waitUntilEmpty()  # it tells the tracker of jobs, in a thread of its own
     before, ungrouped = (tracker.getJobIdsForGroup(group) for group in ("mine", None))
     make_cluster(tmp_path, 1)
     out = tmp_path / "out"
     out.mkdir()
     seen: list[Progress] = []
     run_audit(spark, AuditOptions([tmp_path], out), seen.append)
+    bus.waitUntilEmpty()
+    assert len(before) == 1
     assert mine.storageLevel.useMemory
     assert cached().keySet() == kept
     assert context.getLocalProperty("spark.jobGroup.id") == "mine"

@@ -19,7 +19,7 @@ TRIED = 40
 FOUND_BY = {
     "cut-at-high-watermark": 1,
     "count-unconfirmed-shrink": 3,
-    "grow-without-epoch-start": 14,
+    "grow-without-epoch-start": 37,
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
     "obey-stale-controller": 5,

@@ -168,4 +168,4 @@ def test_modules_where_the_command_is_given_are_not_imported(
         assert wait_for(launch.is_ready, 30)
     finally:
         assert not end([launch.broker], 30)
-        launch.collect()
+        assert wait_for(lambda: _has_ended(launch), 5)  # it has no command line a moment before
