@@ -9,6 +9,7 @@ where one fails they fail.
     python -m pytest -p tests.beside
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tempfile import TemporaryFile
 from typing import IO, Final
 
 import pytest
+
+from tests.support.processes import PART
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 # All that need Spark, and so many that compute that the sessions take about as long.
@@ -44,9 +47,11 @@ NICE: Final = 5
 
 class Beside:
     """The other pytest, on these paths below `root` but for some, from the start of a session to
-    its end."""
+    its end. `part` is its share of the ports."""
 
-    def __init__(self, root: Path, paths: Sequence[str], but: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Path, paths: Sequence[str], but: Sequence[str] = (), part: int = 1
+    ) -> None:
         self._paths = [root / path for path in paths]
         self._name = f"beside: {' '.join(paths)}"
         self._told: IO[bytes] = TemporaryFile()  # noqa: SIM115
@@ -54,6 +59,7 @@ class Beside:
         self._process = subprocess.Popen(
             [*command, *(f"--ignore={path}" for path in but), "-p", "no:cacheprovider"],
             cwd=root,
+            env={**os.environ, PART: str(part)},
             stdin=subprocess.DEVNULL,
             stdout=self._told,
             stderr=subprocess.STDOUT,
@@ -92,4 +98,4 @@ class Beside:
 def pytest_configure(config: pytest.Config) -> None:
     """All begin at the same time."""
     config.pluginmanager.register(Beside(ROOT, WITH_SPARK))
-    config.pluginmanager.register(Beside(ROOT, SHORT, but=WITH_SPARK))
+    config.pluginmanager.register(Beside(ROOT, SHORT, but=WITH_SPARK, part=2))

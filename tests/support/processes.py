@@ -38,6 +38,10 @@ EXPORT = "cluster.json"  # beside the brokers' directories
 # reach a dead broker at one of those would one day be connected to itself.
 PORTS = range(12_000, 32_000)
 PORTS_A_TURN = 16
+# Sessions of pytest that run beside each other (`tests.beside`) have a part each: between the look
+# for free ports and the start of a broker another session's could take one.
+PARTS = 4
+PART = "TESTS_PART"
 _turns = itertools.count(os.getpid())
 
 
@@ -287,8 +291,10 @@ def running_cluster(
 def free_base_port(count: int) -> int:
     """The first of `count` ports in a row that are free now, and not given to connections. Each
     call begins behind the one before: the ports of a cluster that has ended rest."""
-    begin = PORTS.start + next(_turns) * PORTS_A_TURN % len(PORTS)
-    for base in (*range(begin, PORTS.stop, count), *range(PORTS.start, begin, count)):
+    size = len(PORTS) // PARTS
+    first = PORTS.start + int(os.environ.get(PART, "0")) * size
+    begin = first + next(_turns) * PORTS_A_TURN % size
+    for base in (*range(begin, first + size - count, count), *range(first, begin, count)):
         with ExitStack() as held:
             try:
                 for port in range(base, base + count):
