@@ -250,9 +250,9 @@ class Session:
 
     # -- answers
 
-    def _on_answers(self) -> None:
+    def _on_answers(self, now: float) -> None:
         """Some are sent, or much is encoded."""
-        self.last_active = trio.current_time()
+        self.last_active = now
         if self._held or self._answers.encoded_size:
             self._update_memory()
 

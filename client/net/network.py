@@ -262,7 +262,7 @@ class TcpStream:
             if not BUFFERS.issuperset(map(type, parts)):
                 buffers = self._read_now(parts)
             return _unsent(buffers, self._socket.sendmsg(buffers[:BUFFERS_MAX]))
-        except (OSError, StaleSlice):  # what would block too
+        except (OSError, StaleSlice):  # a BlockingIOError, too
             return parts
 
     async def send(self, parts: Sequence[Part]) -> None:

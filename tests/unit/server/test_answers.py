@@ -66,7 +66,7 @@ class Bench:
         listener = await self.network.host("broker").listen(Endpoint("broker", 0))
         client = await self.network.host("client").connect(listener.endpoint)
         stream = await listener.accept()
-        self.answers = Answers(stream, self.purgatory, lambda: None, self._give_up)
+        self.answers = Answers(stream, self.purgatory, lambda _: None, self._give_up)
 
         async def receive() -> None:
             view = memoryview(bytearray(50_000))
