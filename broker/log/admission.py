@@ -28,11 +28,11 @@ class UnexpectedOffset(Exception):
     """Raised when batches do not continue a follower's log; nothing was written."""
 
 
-def check_append(
-    batch: Buffer, limits: LogLimits, now_ms: int, *, may_lack_sequence: bool = False
+def check_batch(
+    batch: Buffer, limits: LogLimits, *, may_lack_sequence: bool = False
 ) -> BatchHeader:
-    """Return the header of a batch that a leader may append now. Raises `Refused`. The last
-    argument as in `validate_batch`."""
+    """Return the header of a batch that a leader may append if its timestamps are right. Raises
+    `Refused`. The last argument as in `validate_batch`."""
     try:
         header = validate_batch(batch, limits.batch_bytes_max, may_lack_sequence=may_lack_sequence)
     except InvalidBatch as invalid:
@@ -42,14 +42,14 @@ def check_append(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"a batch of {len(batch)} bytes, a segment has {limits.segment_bytes}",
         )
-    if limits.timestamp_type == "CreateTime":
-        _check_timestamps(header, limits, now_ms)
     return header
 
 
-def _check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
-    """Refuse negative timestamps and those outside the window, bounds included; no timestamp is
-    always inside."""
+def check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> None:
+    """Refuse a producer's timestamps that are negative or outside the window, bounds included; no
+    timestamp is always inside."""
+    if limits.timestamp_type != "CreateTime":
+        return
     for number, time in enumerate((header.base_timestamp, header.max_timestamp)):
         if time < NO_TIMESTAMP:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is negative")

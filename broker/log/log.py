@@ -32,8 +32,9 @@ from minibroker.broker.log.admission import (
     CheckedBatches,
     ShortageLatch,
     begins_within,
-    check_append,
+    check_batch,
     check_continuation,
+    check_timestamps,
     from_inside_filler,
 )
 from minibroker.broker.log.compaction import Compaction
@@ -202,21 +203,25 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         verification: Verification | None = None,
+        header: BatchHeader | None = None,
     ) -> Appended:
         """Validate one producer's batch, give it its offset and epoch in place, and write it.
+        `header` is what `check_batch` has returned for it.
 
         Raises Refused: INVALID_TXN_STATE for the first batch of a transaction without a valid
         `verification`. A duplicate is not written: the offsets of the original are returned.
         """
-        header = self.check_batch(batch, now_ms)
+        if header is None:
+            header = self.check_batch(batch)
+        check_timestamps(header, self._limits, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
         if header.has_producer:
             duplicate = self.producers.check(header)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if uses_append_time else NO_TIMESTAMP
                 return Appended(duplicate.first_offset, duplicate.last_offset, time_ms, True)
-        if header.is_transactional:
-            self._check_transaction(header, verification)
+            if header.is_transactional:
+                self._check_transaction(header, verification)
         if uses_append_time:
             stamp_append_time(batch, now_ms)
         stamp(batch, self.log_end, leader_epoch)
@@ -226,12 +231,11 @@ class Log:
         append_time_ms = now_ms if uses_append_time else NO_TIMESTAMP
         return Appended(header.base_offset, header.last_offset, append_time_ms, False)
 
-    def check_batch(self, batch: memoryview, now_ms: int) -> BatchHeader:
-        """Return the header of a batch that may be appended now, but for its producer's state.
-        Raises Refused. In the offsets topic, which brokers alone write, the coordinator's batches
-        of a transaction have the producer's id, and no sequence."""
-        may_lack = self._may_lack_sequence
-        return check_append(batch, self._limits, now_ms, may_lack_sequence=may_lack)
+    def check_batch(self, batch: memoryview) -> BatchHeader:
+        """Return the header of a batch that may be appended, but for its timestamps and its
+        producer's state. Raises Refused. In the offsets topic, which brokers alone write, the
+        coordinator's batches of a transaction have the producer's id, and no sequence."""
+        return check_batch(batch, self._limits, may_lack_sequence=self._may_lack_sequence)
 
     def _check_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
         """Raise Refused for a batch of a transaction that is not known to be open."""

@@ -281,8 +281,7 @@ def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: 
     size = segment.size
     if size == 0:
         return False
-    last_offset = header.base_offset + header.last_offset_delta
-    if not segment.has_room_for(last_offset, limits.index_bytes_max):
+    if not segment.has_room_for(header, limits.index_bytes_max):
         return True
     newest, first = header.max_timestamp, segment.first_timestamp
     if 0 <= newest <= (latest := now_ms + limits.timestamp_after_max_ms) and 0 <= first <= latest:

@@ -178,16 +178,16 @@ class Segment:
         self._bytes_since_entry += header.size
         self._recent.append(OffsetPosition(last_offset, position))
 
-    def has_room_for(self, last_offset: int, index_bytes_max: int) -> bool:
-        """Whether 32 bits hold the offset and the indexes another entry.
+    def has_room_for(self, header: BatchHeader, index_bytes_max: int) -> bool:
+        """Whether 32 bits hold a batch's offsets, and the indexes another entry.
 
-        There is at most one time entry for each offset entry, and it is the larger one. A batch
+        There is at most one time entry for each offset entry, and it is the larger one. A marker
         aborts at most one transaction.
         """
         return (
-            last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            header.base_offset + header.last_offset_delta - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(self.offset_index) + 1) * TIME_ENTRY.size <= index_bytes_max
-            and self.aborted.size < index_bytes_max
+            and not (header.is_control and self.aborted.size >= index_bytes_max)
         )
 
     # -- looking up

@@ -48,6 +48,7 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.messages.control import PartitionAltered, PartitionState
 from minibroker.protocol.messages.transactions import SECOND_PROTOCOL, TransactionMarker
+from minibroker.protocol.records.batch import BatchHeader
 from minibroker.protocol.records.control import EndMarker
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
@@ -151,7 +152,7 @@ class Partition:
         Raises `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, or the error of another role.
         The epoch is checked first: such an error tells the client more than "not leader" does.
         """
-        if leader_epoch not in (NO_EPOCH, self.leader_epoch):
+        if leader_epoch != NO_EPOCH and leader_epoch != self.leader_epoch:
             if leader_epoch < self.leader_epoch:
                 raise Refused(ErrorCode.FENCED_LEADER_EPOCH, f"now {self.leader_epoch}")
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"still {self.leader_epoch}")
@@ -261,21 +262,23 @@ class Partition:
         now: float,
         now_ms: int,
         verification: Verification | None = None,
+        header: BatchHeader | None = None,
     ) -> Appended:
-        """Append one producer's batch, or find that it was appended before.
+        """Append one producer's batch, or find that it was appended before. The last arguments as
+        in `Log.append_as_leader`.
 
         Raises `Refused`, and then nothing is written: not leader, too few in-sync replicas for
         `acks`, or what the log says of the batch and of its `verification`.
         """
         leader = self.leader()
         if acks == ACKS_ALL and not leader.is_isr_large_enough(self.settings.min_insync_replicas):
-            raise Refused(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(leader.isr)} of {self.settings.min_insync_replicas} replicas are in sync",
-            )
+            of = f"{len(leader.isr)} of {self.settings.min_insync_replicas}"
+            raise Refused(ErrorCode.NOT_ENOUGH_REPLICAS, f"{of} replicas are in sync")
         if acks != ACKS_ALL and leader.is_handing_over(now):
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another replica is about to lead")
-        appended = self.log.append_as_leader(batch, leader.leader_epoch, now_ms, verification)
+        appended = self.log.append_as_leader(
+            batch, leader.leader_epoch, now_ms, verification, header
+        )
         if not appended.is_duplicate:
             self.traffic.records_in += appended.last_offset - appended.base_offset + 1
             self.traffic.bytes_in += len(batch)

@@ -70,6 +70,7 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasResponse,
 )
 from minibroker.protocol.messages.transactions import TransactionMarker
+from minibroker.protocol.records.batch import BatchHeader
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 WEAK_ACKS_INTERVAL_S: Final = 3_600.0  # between two warnings about one topic
@@ -205,10 +206,10 @@ class Replicas:
     def is_role_present(self, name: TopicPartition) -> bool:
         """Whether the controller has sent the role in the current registration. Until then another
         broker may have been elected in place of this one, even while its session is valid."""
+        broker_epoch = self._collaborators.broker.broker_epoch
         confirmed_in = self._role_confirmed_in.get(name)
-        return (
-            confirmed_in is not None
-            and max(confirmed_in, self._all_roles_confirmed_in) >= self.broker_epoch
+        return confirmed_in is not None and (
+            confirmed_in >= broker_epoch or self._all_roles_confirmed_in >= broker_epoch
         )
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
@@ -368,9 +369,11 @@ class Replicas:
         now: float,
         now_ms: int,
         verification: Verification | None = None,
+        header: BatchHeader | None = None,
     ) -> Appended:
-        """Append one batch as the leader; `now_ms` is the wall clock. Raises `Refused`."""
-        appended = partition.append_as_leader(batch, acks, now, now_ms, verification)
+        """Append one batch as the leader; `now_ms` is the wall clock. The last arguments as in
+        `Log.append_as_leader`. Raises `Refused`."""
+        appended = partition.append_as_leader(batch, acks, now, now_ms, verification, header)
         self._on_append(partition, now)
         return appended
 

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.admission import check_timestamps
 from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.log.verifications import Verification
 from minibroker.broker.replication.partition import Partition
@@ -28,6 +29,7 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.transactions import SECOND_PROTOCOL, TransactionPartitions
+from minibroker.protocol.records.batch import BatchHeader
 from minibroker.protocol.types import TopicPartition
 
 # The coordinator could not be asked, or cannot say yet: the producer is to send again.
@@ -127,13 +129,15 @@ class VerifiedAppends:
         self,
         partition: Partition,
         batch: memoryview,
+        header: BatchHeader,
         transaction: ProducerTransaction,
         acks: int,
     ) -> WaitingAppend | None:
-        """Let a transactional batch wait if it needs a verification, or comes behind one that does;
-        None if it can be appended now. Raises `Refused` for one that would be refused anyway."""
+        """Let a valid transactional batch wait if it needs a verification, or comes behind one that
+        does; None if it can be appended now. Raises `Refused` for one that would be refused
+        anyway."""
         log = partition.log
-        header = log.check_batch(batch, self._wall_ms())
+        check_timestamps(header, log.limits, self._wall_ms())
         question = _Question(transaction, header.producer_id, header.producer_epoch)
         key = (partition.topic_partition, question)
         queue = self._queues.get(key)

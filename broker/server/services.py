@@ -137,7 +137,7 @@ class Services:
         """
         partition = self.replicas.get(name)
         if partition is not None:
-            if topic_id not in (b"", partition.topic_id):
+            if topic_id and topic_id != partition.topic_id:
                 raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
             return partition
         if why := self.replicas.why_uncreated(name):
@@ -146,7 +146,7 @@ class Services:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no roles yet")
         if self.image.partition(name) is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}")
-        if topic_id not in (b"", self.image.topics[name.topic].id):
+        if topic_id and topic_id != self.image.topics[name.topic].id:
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
 

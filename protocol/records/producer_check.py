@@ -132,18 +132,20 @@ def _examine_ends(body: Buffer, header: BatchHeader, budget: Budget) -> Examined
         at = -1 if newest > header.max_timestamp else _find_last(body, header, end)
         if at >= 0:
             _read_contents(body, at, size, budget)
-            return Examined(max_timestamp=header.max_timestamp)
-        if count > budget.records:
+            newest, end = header.max_timestamp, size
+        elif count > budget.records:
             return Examined()
-        budget.records -= count
-        last, newest_between = _walk_to_last(body, end, count)
-        newest = max(newest, base_timestamp + newest_between)
-        _check_timestamp(newest)
-        end, timestamp = _read_record(body, last, count - 1, base_timestamp, budget)
-        newest = max(newest, timestamp)
+        else:
+            budget.records -= count
+            last, newest_between = _walk_to_last(body, end, count)
+            newest = max(newest, base_timestamp + newest_between)
+            _check_timestamp(newest)
+            end, timestamp = _read_record(body, last, count - 1, base_timestamp, budget)
+            newest = max(newest, timestamp)
     if end != size:
         return Examined(f"{size - end} bytes behind the last of {count} records")
-    return Examined(max_timestamp=newest)
+    # Not by its own `__new__`, a call more.
+    return tuple.__new__(Examined, ("", newest, True, None))
 
 
 def _find_keyless(body: Buffer, count: int) -> int | None:

@@ -16,11 +16,11 @@ request's own memory then, not of the shared receive buffer (`wires.py`, `frame_
 the rest of a request whose batches unpack to more than one turn may take; a single batch of that
 size is looked into by a worker thread.
 
-The records are looked into before the append, as far as that costs little
+The records of a valid batch are looked into before the append, as far as that costs little
 (`protocol.records.producer_check`): what no client can decode is INVALID_RECORD, which producers do
 not send again. A largest timestamp that is not that of the records is corrected, as in Kafka:
-retention and look-ups by time go by it. With a wrong checksum the bytes were damaged on their way;
-the append then answers CORRUPT_MESSAGE, which they send again.
+retention and look-ups by time go by it. A batch with a wrong checksum was damaged on its way: it is
+CORRUPT_MESSAGE, which they send again.
 
 A transactional batch that begins a transaction in its partition is appended once the transaction's
 coordinator has verified it (`replication/verified_appends.py`); its answer waits for that first. A
@@ -51,7 +51,6 @@ from minibroker.protocol.constants import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
-    BATCH_HEADER_BYTES,
     ELEMENTS_AT_ONCE,
     INTERNAL_TOPICS,
     MAGIC,
@@ -66,13 +65,13 @@ from minibroker.protocol.messages.produce import (
     ProduceResponse,
 )
 from minibroker.protocol.records.batch import (
+    BatchHeader,
     has_valid_crc,
     is_transactional,
     read_header,
     read_max_timestamp,
     stamp_max_timestamp,
 )
-from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.records.retained import COMPACTED_RECORDS_MAX
 from minibroker.protocol.types import Buffer, TopicPartition
@@ -112,6 +111,7 @@ class _Produce:
         "_client_id",
         "_is_without_id",
         "_may_decide_alone",
+        "_names_leader",
         "_peer",
         "_refusal",
         "_services",
@@ -141,6 +141,7 @@ class _Produce:
         self._acks = acks
         self.renew(now)
         self._answers: list[PartitionProduced] = []
+        self._names_leader = False  # whether one of them does
         self._waiting: list[_Waiting] = []
         self._unverified: deque[_Unverified] = deque()
 
@@ -181,22 +182,22 @@ class _Produce:
                 self._services.refuse_if_abandoned(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch: memoryview = asked.records  # type: ignore[assignment]
-            limits = partition.log.limits
-            is_too_large = len(batch) > limits.batch_bytes_max  # so it is refused
-            needs_keys = limits.is_compacted
-            if not is_too_large and not self._check_records(batch, needs_keys, examined):
+            log = partition.log
+            header = log.check_batch(batch)
+            checked = self._check_records(batch, header, log.limits.is_compacted, examined)
+            if checked is None:
                 return False
-            if self._transaction is not None and is_transactional(batch):
+            if self._transaction is not None and checked.is_transactional:
                 if isinstance(self._transaction, Refused):
                     raise self._transaction
                 verified = self._services.verified_appends
-                waiting = verified.submit(partition, batch, self._transaction, self._acks)
+                waiting = verified.submit(partition, batch, checked, self._transaction, self._acks)
                 if waiting is not None:
                     place = len(self._answers)
                     self._unverified.append(_Unverified(place, name, waiting, partition))
                     self._answers.append(PartitionProduced(*name, topic_id=topic_id))
                     return True
-            appended = replicas.append(partition, batch, self._acks, now, now_ms)
+            appended = replicas.append(partition, batch, self._acks, now, now_ms, header=checked)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message, topic_id)
             failure = failure._replace(wrong_record=refused.record)
@@ -224,6 +225,8 @@ class _Produce:
             self._services.far_stamps.record(partition.topic_partition.topic, stamp, now_ms)
         if self._acks != ACKS_ALL:
             self._services.replicas.warn_of_weak_acks(partition, self._acks, now)
+            if not partition.is_synced_before_ack:
+                return  # it counts from the append on
         end = appended.last_offset + 1
         if not self._counts(partition, end):
             self._waiting.append(_Waiting(place, partition, partition.leader_epoch, end))
@@ -259,19 +262,11 @@ class _Produce:
         return partition is not None and partition.log.limits.is_compacted
 
     def _check_records(
-        self, batch: memoryview, needs_keys: bool, examined: Examined | None
-    ) -> bool:
-        """Raise `Refused` if no client can decode the records, or compaction could not keep one,
-        and correct their largest timestamp; the append checks the header. Return False if the
-        budget is too small to say."""
-        if len(batch) < BATCH_HEADER_BYTES:
-            return True
-        header = read_header(batch)
-        is_checkable = (
-            header.size == len(batch) and header.magic == MAGIC and header.record_count > 0
-        )
-        if not is_checkable or header.compression >= len(CODEC_NAMES):
-            return True
+        self, batch: memoryview, header: BatchHeader, needs_keys: bool, examined: Examined | None
+    ) -> BatchHeader | None:
+        """Raise `Refused` if no client can decode the records of a valid batch, or compaction could
+        not keep one, and correct their largest timestamp. Return the header as it is then; None if
+        the budget is too small to say."""
         if needs_keys and header.record_count > COMPACTED_RECORDS_MAX:
             what = (
                 f"{header.record_count} records in one batch of a compacted topic, which takes"
@@ -281,19 +276,17 @@ class _Produce:
         flaw, max_timestamp, is_unpacked, keyless = examined or examine(
             batch, header, self._budget, needs_keys=needs_keys
         )
-        if not is_unpacked:
-            return not has_valid_crc(batch, header)
-        is_as_told = not flaw and keyless is None and max_timestamp in (None, header.max_timestamp)
-        if is_as_told or not has_valid_crc(batch, header):
-            return True
         if flaw:
             raise Refused(ErrorCode.INVALID_RECORD, f"no client can decode the records: {flaw}")
         if keyless is not None:
             what = f"record {keyless} of the batch has no key, which a compacted topic needs"
             raise Refused(ErrorCode.INVALID_RECORD, what, keyless)
-        if max_timestamp is not None:
-            stamp_max_timestamp(batch, max_timestamp)
-        return True
+        if not is_unpacked:
+            return None
+        if max_timestamp is None or max_timestamp == header.max_timestamp:
+            return header
+        stamp_max_timestamp(batch, max_timestamp)
+        return read_header(batch)
 
     def _log_refusal(self, name: TopicPartition, refused: Refused, now: float) -> None:
         reason = f"{name}: {refused.message}"
@@ -344,7 +337,8 @@ class _Produce:
         return self._response()
 
     def _response(self) -> ProduceResponse:
-        return ProduceResponse(tuple(self._answers), self._services.nodes(self._answers))
+        nodes = self._services.nodes(self._answers) if self._names_leader else ()
+        return ProduceResponse(tuple(self._answers), nodes)
 
     def _counts(self, partition: Partition, end: int) -> bool:
         """Whether everything below `end` satisfies `acks`."""
@@ -386,6 +380,7 @@ class _Produce:
         self, name: TopicPartition, code: ErrorCode, message: str, topic_id: bytes
     ) -> PartitionProduced:
         leader_id, leader_epoch = self._services.leader_hint(name, code)
+        self._names_leader |= leader_id >= 0
         return PartitionProduced(
             name.topic,
             name.partition,

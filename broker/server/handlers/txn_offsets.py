@@ -75,8 +75,10 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
         producer = ProducerStamp(request.producer_id, request.producer_epoch, NO_SEQUENCE)
         stamp_transaction(batch, producer)
         transaction = ProducerTransaction(request.transactional_id, request.transaction_version)
+        partition = serving.shard.partition
+        header = partition.log.check_batch(memoryview(batch))
         waiting = services.verified_appends.submit(
-            serving.shard.partition, memoryview(batch), transaction, ACKS_ALL
+            partition, memoryview(batch), header, transaction, ACKS_ALL
         )
         write = _Write(services, serving, records, waiting)
         if waiting is None:
