@@ -21,7 +21,7 @@ import trio
 
 from minibroker.broker.defects import Stage
 from minibroker.broker.replication.purgatory import Parked, Purgatory
-from minibroker.broker.server.dispatch import Effect, HandlerResult
+from minibroker.broker.server.dispatch import HandlerResult
 from minibroker.broker.server.request_memory import UNCOUNTED_BYTES
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.wires import ResponseEncoder
@@ -33,10 +33,9 @@ from minibroker.protocol.types import BUFFERS, Part
 REPLIES_MAX: Final = 16  # handled, unanswered requests of one connection
 WAITING_BYTES_MAX: Final = 8 * 1024 * 1024  # what they may hold before the reader waits
 
-# What is being done with a request, by its kind's name. A plain tuple: each request makes two or
-# three.
-Step: TypeAlias = tuple[str, Stage, Effect]
-_SENDING: Final[Step] = ("", Stage.ENCODE, Effect.READS)  # the answers of any requests
+# What is being done with a request. A plain tuple: each request makes two or three.
+Step: TypeAlias = tuple[RequestKind | None, Stage]
+_SENDING: Final[Step] = (None, Stage.ENCODE)  # the answers of any requests
 
 
 class Reply(NamedTuple):
@@ -49,7 +48,6 @@ class Reply(NamedTuple):
     outcome: HandlerResult
     encoder: ResponseEncoder
     kind: RequestKind
-    effect: Effect
     received_at: float
     size: int
 
@@ -94,10 +92,6 @@ class Answers:
         if isinstance(reply.outcome, Parked):
             self._count_parked(reply.kind, 1)
         self._replies.append(reply)
-        return self._is_full
-
-    @property
-    def _is_full(self) -> bool:
         return len(self._replies) >= REPLIES_MAX or self.waiting_size > WAITING_BYTES_MAX
 
     def send_ready(self) -> None:
@@ -120,7 +114,7 @@ class Answers:
     async def wait_for_room(self) -> None:
         """Let other tasks run, and wait until the queue is not full."""
         await trio.lowlevel.checkpoint()
-        while self._is_full:
+        while len(self._replies) >= REPLIES_MAX or self.waiting_size > WAITING_BYTES_MAX:
             self._drained = trio.Event()
             await self._drained.wait()
 
@@ -170,7 +164,7 @@ class Answers:
                 reply = replies[0]
                 answer = reply.outcome
                 if isinstance(answer, Parked):
-                    self._step = (reply.kind.name, Stage.HANDLE, reply.effect)
+                    self._step = (reply.kind, Stage.HANDLE)
                     answer = answer.attempt(trio.current_time())
                     if answer is None:
                         break
@@ -178,8 +172,7 @@ class Answers:
                 if type(answer) is GeneratorType:
                     break
                 if answer is not None:
-                    # Whatever the handler has changed is whole by now.
-                    self._step = (reply.kind.name, Stage.ENCODE, Effect.READS)
+                    self._step = (reply.kind, Stage.ENCODE)
                     self._add_parts(reply.encoder.encode(reply.correlation_id, answer))
                 self._done.append(replies.popleft())
         except TooManyElements:
@@ -195,13 +188,13 @@ class Answers:
         """Wait for the answer at the head of the queue."""
         reply = self._replies[0]
         answer: Any = reply.outcome
-        self._step = (reply.kind.name, Stage.HANDLE, reply.effect)
+        self._step = (reply.kind, Stage.HANDLE)
         if isinstance(answer, Parked):
             self._settle(await self._purgatory.wait_for_answer(answer))
         elif type(answer) is GeneratorType:
             self._replies[0] = reply._replace(outcome=await take_turns(answer))
         else:
-            self._step = (reply.kind.name, Stage.ENCODE, Effect.READS)
+            self._step = (reply.kind, Stage.ENCODE)
             await trio.lowlevel.checkpoint()  # the attempt was a turn
             self._add_parts(await take_turns(reply.encoder.in_turns(reply.correlation_id, answer)))
             self._done.append(self._replies.popleft())

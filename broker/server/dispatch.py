@@ -46,11 +46,11 @@ from minibroker.broker.server.handlers import (
     txn_offsets,
     versions,
 )
+from minibroker.broker.server.request_times import FETCH_CONSUMER, RequestKind
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Steps, Turns
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages import RequestEnvelope
-from minibroker.protocol.messages.produce import ProduceRequest
 
 HandlerResult: TypeAlias = object | Parked[Any] | Turns[Any] | Steps[Any] | None
 Handle: TypeAlias = Callable[[Services, Any, float], HandlerResult]
@@ -78,12 +78,6 @@ def _reads(handle: Handle) -> Handler:
 
 def _changes(handle: Handle) -> Handler:
     return Handler(handle, Effect.CHANGES)
-
-
-def _produce(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> HandlerResult:
-    request: ProduceRequest = envelope.message
-    handle = produce.handle_in_turns if produce.is_large(request) else produce.handle
-    return handle(services, request, now, envelope.client_id, peer)
 
 
 HANDLERS: Final[dict[int, Handler]] = {
@@ -144,22 +138,25 @@ BY_SENDER: Final = {
 assert {*HANDLERS, *BY_SENDER} == {*ApiKey}, "each announced api is served"
 
 
-def effect_of(envelope: RequestEnvelope) -> Effect:
-    """Return what serving this request does to the broker's state.
+def effect_of(kind: RequestKind) -> Effect:
+    """Return what serving a request of this kind does to the broker's state.
 
     A consumer's FETCH changes at most its own fetch session, which is closed after an exception. A
     follower's FETCH moves the high watermark.
     """
-    if envelope.api_key == ApiKey.FETCH:
-        return Effect.CHANGES if envelope.message.replica_id >= 0 else Effect.READS
-    handler = HANDLERS.get(envelope.api_key)
+    if kind.name == FETCH_CONSUMER:
+        return Effect.READS
+    handler = HANDLERS.get(kind.api_key)
     return Effect.CHANGES if handler is None else handler.effect
 
 
 def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> HandlerResult:
     """Serve one request of a peer. The decoder has checked that api and version are known."""
     if envelope.api_key == ApiKey.PRODUCE:
-        return _produce(services, envelope, peer, now)
+        handle_some = (
+            produce.handle_in_turns if produce.is_large(envelope.message) else produce.handle
+        )
+        return handle_some(services, envelope.message, now, envelope.client_id, peer)
     if envelope.api_key == ApiKey.FETCH:
         handle = fetch.handle_in_turns if fetch.is_large(envelope.message) else fetch.handle
         return handle(services, envelope.message, now, peer)

@@ -26,9 +26,10 @@ class KindStatistics(NamedTuple):
 class RequestKind:
     """One kind of request. `parked` is how many wait for something in the purgatory."""
 
-    __slots__ = ("name", "parked", "times")
+    __slots__ = ("api_key", "name", "parked", "times")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, api_key: ApiKey, name: str) -> None:
+        self.api_key = api_key
         self.name = name
         self.times = Histogram(REQUEST_BOUNDS_S)
         self.parked = 0
@@ -38,8 +39,8 @@ class RequestTimes:
     """The kinds of requests; one for each broker. `versions` are requests for ApiVersions."""
 
     def __init__(self) -> None:
-        self._kinds = {int(key): RequestKind(name_of(key)) for key in ApiKey}
-        self._follower = RequestKind(FETCH_FOLLOWER)
+        self._kinds = {int(key): RequestKind(key, name_of(key)) for key in ApiKey}
+        self._follower = RequestKind(ApiKey.FETCH, FETCH_FOLLOWER)
         self.versions = self._kinds[ApiKey.API_VERSIONS]
 
     def kind_of(self, envelope: RequestEnvelope) -> RequestKind:

@@ -50,7 +50,6 @@ from minibroker.broker.turns import take_steps, take_turns
 from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError, TooManyElements
-from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.rpc.frame_reader import FrameReader
 from minibroker.protocol.types import StaleSlice
@@ -59,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 1.0
 REASON_CHARS_MAX = 300
-_DECODING: Final[Step] = ("", Stage.DECODE, Effect.READS)
+_DECODING: Final[Step] = (None, Stage.DECODE)
 
 
 class Session:
@@ -124,10 +123,14 @@ class Session:
         exception if it may have left state half changed, or comes from the disk."""
         if step is None or isinstance(error, OSError):
             raise error
-        request, stage, effect = step
-        if effect is Effect.CHANGES:
-            raise error
-        return self._services.defects.record(request, stage, error)
+        kind, stage = step
+        name = ""
+        if kind is not None:
+            name = kind.name
+            # When a response is encoded, whatever its handler has changed is whole.
+            if stage is Stage.HANDLE and effect_of(kind) is Effect.CHANGES:
+                raise error
+        return self._services.defects.record(name, stage, error)
 
     # -- the reader
 
@@ -220,14 +223,18 @@ class Session:
     def _handle(self, decoded: Decoded, size: int, now: float) -> Reply:
         """Handle a request of `size` bytes."""
         envelope, encoder = decoded
-        self._count(envelope)
-        kind, effect = self._services.times.kind_of(envelope), effect_of(envelope)
-        self._step = (kind.name, Stage.HANDLE, effect)
+        assert self._client is not None, "it has said what it speaks"
+        if envelope.api_key == ApiKey.API_VERSIONS:
+            self._client = self._identify(self._client, envelope.message)
+        self._client.requests += 1
+        kind = self._services.times.kind_of(envelope)
+        self._step = (kind, Stage.HANDLE)
         outcome = self._dispatch(self._services, envelope, self._stream.peer, now)
         # Of a PRODUCE the records are appended, or copied, and else nothing but offsets waits.
         size = 0 if envelope.api_key == ApiKey.PRODUCE else DECODED_SIZE_FACTOR * size
         size += outcome.held_size if isinstance(outcome, Parked) else 0
-        return Reply(envelope.correlation_id, outcome, encoder, kind, effect, now, size)
+        # Not by its own `__new__`, a call more.
+        return tuple.__new__(Reply, (envelope.correlation_id, outcome, encoder, kind, now, size))
 
     async def _complete(self, reply: Reply) -> Reply:
         """Run the generator that a handler returned to its result, a response or a `Parked`."""
@@ -238,15 +245,12 @@ class Session:
         size = reply.size + size_of_response(outcome)
         return reply._replace(outcome=outcome, size=size)
 
-    def _count(self, envelope: RequestEnvelope) -> None:
-        assert self._client is not None, "it has said what it speaks"
-        if envelope.api_key == ApiKey.API_VERSIONS:
-            who: ApiVersionsRequest = envelope.message
-            if who.client_software_name:
-                self._client = self._services.clients.identify(
-                    self._client, who.client_software_name, who.client_software_version
-                )
-        self._client.requests += 1
+    def _identify(self, client: KindOfClient, who: ApiVersionsRequest) -> KindOfClient:
+        if not who.client_software_name:
+            return client
+        return self._services.clients.identify(
+            client, who.client_software_name, who.client_software_version
+        )
 
     # -- answers
 

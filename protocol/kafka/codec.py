@@ -217,7 +217,9 @@ class _Reading(_Making):
             lines += (
                 "if frame[at]:\n    at, left = skip_tags(frame, at, left)\nelse:\n    at += 1\n"
             )
-        return lines + f"{target} = {self._object(shape.make)}({', '.join(names)})\n"
+        # Not by the named tuple's own `__new__`, which is a function of Python: a call more.
+        values = "".join(f"{name}, " for name in names)
+        return lines + f"{target} = new({self._object(shape.make)}, ({values}))\n"
 
     def _tags(self, targets: dict[Field, str]) -> str:
         """Return the source that reads tagged fields into these variables, and skips others."""
@@ -456,6 +458,7 @@ _HELPERS: Final = {
     "ELEMENTS_AT_ONCE": ELEMENTS_AT_ONCE,
     "RESPONSE_BYTES_MAX": RESPONSE_BYTES_MAX,
     "STRING_BYTES_MAX": STRING_BYTES_MAX,
+    "new": tuple.__new__,
     "records_size": records_size,
     "skip_tags": skip_tags,
     "tag_end": tag_end,

@@ -20,7 +20,7 @@ versions. An unknown version of any other api ends the connection.
 from collections.abc import Generator
 from functools import cache
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from minibroker.protocol.constants import (
     ELEMENTS_AT_ONCE,
@@ -31,6 +31,7 @@ from minibroker.protocol.constants import (
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
+from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.apis import API_VERSIONS, PRODUCE
 from minibroker.protocol.kafka.codec import (
     decode,
@@ -49,26 +50,6 @@ _ANSWER_START: Final = Struct(">ii")
 _LENGTH_BYTES: Final = 4
 NO_TAGS: Final = b"\0"
 _CLIENT: Final = parse("RequestHeader", "client_id:string?")
-
-
-class _Header(NamedTuple):
-    """The header of a request; its body begins at byte `end` of the frame, and is in the flexible
-    encoding or not."""
-
-    adapter: Adapter
-    version: Version
-    correlation_id: int
-    client_id: str | None
-    is_flexible: bool
-    end: int
-
-    def envelope(self, message: Any) -> tuple[RequestEnvelope, "ResponseEncoder"]:
-        """Return the request with this message, and its response's encoder."""
-        adapter, version = self.adapter, self.version
-        envelope = RequestEnvelope(
-            adapter.key, version, self.correlation_id, self.client_id, message
-        )
-        return envelope, encoder_of(adapter.api.key, version)
 
 
 def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder"]:
@@ -92,17 +73,14 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
             ApiKey.API_VERSIONS, version, correlation_id, None, ApiVersionsRequest()
         )
         return unknown, UNSUPPORTED
-    header = _header(frame, adapter)
-    shape = adapter.api.request
+    api = adapter.api
+    client_id, is_flexible, at = _rest_of_header(frame, api, version)
     asked, _ = decode(
-        shape,
-        version,
-        frame,
-        header.end,
-        is_flexible=header.is_flexible,
-        elements_max=ELEMENTS_AT_ONCE,
+        api.request, version, frame, at, is_flexible=is_flexible, elements_max=ELEMENTS_AT_ONCE
     )
-    return header.envelope(adapter.request(asked, version))
+    message = adapter.request(asked, version)
+    envelope = RequestEnvelope(adapter.key, version, correlation_id, client_id, message)
+    return envelope, encoder_of(key, version)
 
 
 def _explanation(frame: memoryview, adapter: Adapter | None) -> str:
@@ -125,26 +103,29 @@ def decode_request_in_turns(
 ) -> Generator[None, None, tuple[RequestEnvelope, "ResponseEncoder"]]:
     """Decode a request for which `decode_request` raised `TooManyElements`, with pauses. Nobody may
     change `frame` meanwhile."""
-    header = _header(frame, ADAPTERS[_START.unpack_from(frame)[0]])
-    shape = header.adapter.api.request
-    asked, _ = yield from decode_in_turns(
-        shape, header.version, frame, header.end, is_flexible=header.is_flexible
-    )
-    message = yield from header.adapter.request_in_turns(asked, header.version)
-    return header.envelope(message)
-
-
-def _header(frame: memoryview, adapter: Adapter) -> _Header:
     key, version, correlation_id = _START.unpack_from(frame)
-    if len(frame) > SMALL_REQUEST_BYTES_MAX and key != PRODUCE.key:
+    adapter = ADAPTERS[key]
+    api = adapter.api
+    client_id, is_flexible, at = _rest_of_header(frame, api, version)
+    asked, _ = yield from decode_in_turns(api.request, version, frame, at, is_flexible=is_flexible)
+    message = yield from adapter.request_in_turns(asked, version)
+    envelope = RequestEnvelope(adapter.key, version, correlation_id, client_id, message)
+    return envelope, encoder_of(key, version)
+
+
+def _rest_of_header(
+    frame: memoryview, api: KafkaApi, version: Version
+) -> tuple[str | None, bool, int]:
+    """Return the client's id, whether the body is in the flexible encoding, and where it begins."""
+    if len(frame) > SMALL_REQUEST_BYTES_MAX and api.key != PRODUCE.key:
         raise ProtocolError(
-            f"{adapter.api.name} with {len(frame)} bytes; it may have {SMALL_REQUEST_BYTES_MAX}"
+            f"{api.name} with {len(frame)} bytes; it may have {SMALL_REQUEST_BYTES_MAX}"
         )
     (client_id,), at = decode(_CLIENT, 0, frame, _START.size)
-    is_flexible = adapter.api.is_flexible(version)
+    is_flexible = api.is_flexible(version)
     if is_flexible:
         at, _ = skip_tags(frame, at, ELEMENTS_AT_ONCE)
-    return _Header(adapter, version, correlation_id, client_id, is_flexible, at)
+    return client_id, is_flexible, at
 
 
 class ResponseEncoder:

@@ -12,9 +12,9 @@ import trio.testing
 from minibroker.broker.defects import Stage
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.server.answers import Answers, Reply, Step
-from minibroker.broker.server.dispatch import Effect
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.turns import Steps
+from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import TooManyElements
 from minibroker.protocol.types import Endpoint, Part
 from minibroker.testing.network import SimulatedNetwork, SimulatedStream
@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.kind = RequestKind("FETCH")
+        self.kind = RequestKind(ApiKey.FETCH, "FetchFollower")
         self.purgatory = Purgatory()
         self.failures: list[tuple[Exception, Step]] = []
         self.scope = trio.CancelScope()
@@ -95,7 +95,7 @@ class Bench:
         self.failures.append((error, step))
         self.scope.cancel()
 
-    def reply(self, number: int, size: int, effect: Effect = Effect.READS) -> Reply:
+    def reply(self, number: int, size: int) -> Reply:
         """One that is answered now, later, in turns, or never."""
         outcome: Any = size
         match self.rng.choice(("now", "now", "parked", "both", "turns", "none")):
@@ -110,7 +110,7 @@ class Bench:
         if size >= 0:
             self.sent += b"".join(map(bytes, expected(number, size)))  # type: ignore[arg-type]
         encoder: Any = Encoder(is_large=self.rng.random() < 0.2)
-        return Reply(number, outcome, encoder, self.kind, effect, 0.0, 10)
+        return Reply(number, outcome, encoder, self.kind, 0.0, 10)
 
     def parked(self, number: int, answer: Any) -> Parked[Any]:
         """Until some time after it was made, or the time is up."""
@@ -146,14 +146,14 @@ async def test_nothing_follows_an_answer_that_failed(
     bench = Bench(seed)
     replies = [bench.reply(number, bench.rng.choice(SIZES)) for number in range(10)]
     encoder: Any = Encoder()
-    replies.append(Reply(10, -1, encoder, bench.kind, Effect.CHANGES, 0.0, 10))
+    replies.append(Reply(10, -1, encoder, bench.kind, 0.0, 10))
     before = bench.sent
     replies += [bench.reply(number, 1) for number in range(11, 20)]
     await bench.run(replies)
     assert before.startswith(bench.received)
     [(error, step)] = bench.failures
     assert isinstance(error, KeyError)
-    assert step == ("FETCH", Stage.ENCODE, Effect.READS)
+    assert step == (bench.kind, Stage.ENCODE)
     assert bench.kind.parked == 0
 
 
@@ -171,5 +171,5 @@ async def test_a_defect_in_sending_changes_nothing(
         monkeypatch.setattr(SimulatedStream, "send_now", lambda _, parts: parts)
     bench = Bench(0)
     encoder: Any = Encoder()
-    await bench.run([Reply(0, 5, encoder, bench.kind, Effect.CHANGES, 0.0, 10)])
-    assert [step for _, step in bench.failures] == [("", Stage.ENCODE, Effect.READS)]
+    await bench.run([Reply(0, 5, encoder, bench.kind, 0.0, 10)])
+    assert [step for _, step in bench.failures] == [(None, Stage.ENCODE)]

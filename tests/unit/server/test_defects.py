@@ -14,6 +14,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server import wires
 from minibroker.broker.server.dispatch import HANDLERS, Effect, effect_of
 from minibroker.broker.server.dispatch import dispatch as serve
+from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -199,7 +200,7 @@ def test_each_handler_says_on_which_side_it_is() -> None:
     }
 
     def effect(api_key: ApiKey, message: object) -> Effect:
-        return effect_of(RequestEnvelope(api_key, 0, 1, None, message))
+        return effect_of(RequestTimes().kind_of(RequestEnvelope(api_key, 0, 1, None, message)))
 
     assert effect(ApiKey.FETCH, FetchRequest(-1)) is Effect.READS
     assert effect(ApiKey.FETCH, FetchRequest(1)) is Effect.CHANGES
