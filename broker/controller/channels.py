@@ -23,6 +23,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 import trio
@@ -160,6 +161,7 @@ class Channels:
         self._context = context
         self._active = active
         self._controller_epoch = controller_epoch
+        self._order_numbers = count(1)
         self._get_state = state
         self._on_acknowledged = on_acknowledged
 
@@ -182,7 +184,7 @@ class Channels:
         if pushes is not None and pushes.broker.process == broker.process:
             pushes.renew(broker)
             return pushes
-        pushes = Pushes(broker, self._active, self._controller_epoch)
+        pushes = Pushes(broker, self._active, self._controller_epoch, self._order_numbers)
         pushes.stop(state.tombstones.values())
         return pushes
 

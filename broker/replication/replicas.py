@@ -121,6 +121,7 @@ class Replicas:
         self._table = ReplicaTable(collaborators, here, self.partition_type, self._settings_of)
         self._partitions = self._table.partitions
         self._controller_epoch = NO_EPOCH
+        self._newest_number = 0  # of that controller's orders
         self._warned_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
         # The broker epoch of the registration in which the controller last sent each role.
@@ -216,19 +217,23 @@ class Replicas:
         """Whether a request comes from a controller that was replaced (RM-01)."""
         return controller_epoch < self._controller_epoch
 
-    def _accept_order(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """Check a request's epochs, and record its controller epoch as the newest. Return why the
-        whole request is refused, or NONE."""
-        if self.is_stale_controller(controller_epoch):
+    def _accept_order(self, controller_epoch: int, broker_epoch: int, number: int = 0) -> ErrorCode:
+        """Check a request's epochs and number, and record them as the newest. Return why the whole
+        request is refused, or NONE."""
+        is_late = 0 < number <= self._newest_number and controller_epoch == self._controller_epoch
+        if is_late or self.is_stale_controller(controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.broker_epoch == NO_EPOCH or broker_epoch < self.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
-        self._controller_epoch = max(self._controller_epoch, controller_epoch)
+        if controller_epoch > self._controller_epoch:
+            self._controller_epoch, self._newest_number = controller_epoch, 0
+        self._newest_number = max(self._newest_number, number)
         return ErrorCode.NONE
 
     def update_metadata(self, request: UpdateMetadataRequest, now: float) -> UpdateMetadataResponse:
         """Update the image of the cluster, and the settings of its topics."""
-        error = self._accept_order(request.controller_epoch, request.broker_epoch)
+        epochs = request.controller_epoch, request.broker_epoch
+        error = self._accept_order(*epochs, request.number)
         if not error and not are_sound(request.partitions):
             error = ErrorCode.INVALID_REQUEST
         if not error:
@@ -252,7 +257,8 @@ class Replicas:
 
     def obey_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
         """Take the roles of an order (A18)."""
-        error = self._accept_order(request.controller_epoch, request.broker_epoch)
+        epochs = request.controller_epoch, request.broker_epoch
+        error = self._accept_order(*epochs, request.number)
         if not error and not are_sound(request.partitions):
             error = ErrorCode.INVALID_REQUEST
         if error:
@@ -306,7 +312,8 @@ class Replicas:
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
         """Stop replicas. One that is not here counts as stopped before."""
-        error = self._accept_order(request.controller_epoch, request.broker_epoch)
+        epochs = request.controller_epoch, request.broker_epoch
+        error = self._accept_order(*epochs, request.number)
         if error:
             return StopReplicaResponse(error)
         obeyed = tuple(self._table.give_up(stopped) for stopped in request.partitions)

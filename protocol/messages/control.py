@@ -73,6 +73,10 @@ class LeaderAndIsrRequest(Request["LeaderAndIsrResponse"]):
 
     With `completes_roles` these and the earlier ones are all roles of the broker: earlier ones stay
     valid, even from an earlier registration of the process, and a log without a role is a stray.
+
+    `number` is higher than that of any earlier order of this controller; 0: unknown. A broker
+    refuses an order that comes after a later one: a connection that the controller gave up while
+    the broker was silent may still bring it.
     """
 
     controller_id: int
@@ -81,6 +85,7 @@ class LeaderAndIsrRequest(Request["LeaderAndIsrResponse"]):
     partitions: tuple[PartitionState, ...] = ()
     brokers: tuple[LiveBroker, ...] = ()
     completes_roles: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +112,14 @@ class StoppedPartition:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest(Request["StopReplicaResponse"]):
-    """Stops these replicas. A replica that the broker does not have was stopped before."""
+    """Stops these replicas. A replica that the broker does not have was stopped before. `number` as
+    in `LeaderAndIsrRequest`."""
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int
     partitions: tuple[StoppedPartition, ...] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,8 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     they name and keep the others, and a partition whose leader is -2 is removed. With
     `begins_image` a full image begins: this request and the next ones name every topic. The broker
     removes topics that none of them names when the LEADER_AND_ISR with `completes_roles` has
-    arrived. `groups`, unless nil, replaces the settings of all groups.
+    arrived. `groups`, unless nil, replaces the settings of all groups. `number` as in
+    `LeaderAndIsrRequest`.
     """
 
     controller_id: int
@@ -165,11 +173,13 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     partitions: tuple[PartitionState, ...] = ()
     begins_image: bool = False
     groups: tuple[GroupState, ...] | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataResponse:
-    """`error` is STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH if the broker ignored the request."""
+    """`error` is STALE_CONTROLLER_EPOCH (a later order came before, too) or STALE_BROKER_EPOCH if the
+    broker ignored the request."""
 
     error: int = 0
 

@@ -303,11 +303,17 @@ class Node:
         *states: PartitionState,
         controller_epoch: int = 0,
         completes_roles: bool = False,
+        number: int = 0,
         now: float = 0.0,
     ) -> tuple[PartitionObeyed, ...]:
         """A LEADER_AND_ISR of the controller, which is not refused."""
         request = LeaderAndIsrRequest(
-            1, controller_epoch, self.broker_epoch, states, completes_roles=completes_roles
+            1,
+            controller_epoch,
+            self.broker_epoch,
+            states,
+            completes_roles=completes_roles,
+            number=number,
         )
         response = self.replicas.obey_roles(request, now)
         assert not response.error, response

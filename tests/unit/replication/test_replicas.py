@@ -16,6 +16,7 @@ from minibroker.protocol.messages.control import (
     PartitionObeyed,
     StoppedPartition,
     StopReplicaRequest,
+    TopicState,
     UpdateMetadataRequest,
 )
 from minibroker.protocol.messages.replicas import (
@@ -420,6 +421,23 @@ def test_a_full_image_leaves_no_ghosts_behind_its_last_part() -> None:
     node.update(begins_image=True)
     node.apply(state_of(), completes_roles=True)
     assert not node.services.image.topics
+
+
+def test_an_order_that_comes_after_a_later_one_is_refused() -> None:
+    """From a connection that the controller gave up while this broker was silent. An old beginning
+    of an image would have a topic forgotten that was created since."""
+    node = Node()
+    assert not node.update(begins_image=True, topics=(TopicState("t", b"t" * 16),), number=2)
+    node.apply(state_of(), completes_roles=True, number=3)
+    late = node.update(begins_image=True, topics=(), number=1)
+    assert late == ErrorCode.STALE_CONTROLLER_EPOCH
+    stop = StopReplicaRequest(1, 0, node.broker_epoch, (), number=3)
+    assert node.replicas.stop(stop, 0.0).error == ErrorCode.STALE_CONTROLLER_EPOCH
+    node.apply(completes_roles=True, number=4)
+    assert set(node.services.image.topics) == {"t"}
+    assert not node.update(controller_epoch=1, number=1)  # of the next controller
+    assert not node.update(controller_epoch=1)  # of an earlier version
+    assert node.update(controller_epoch=1, number=1) == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
 def test_who_does_not_wait_for_followers_is_named_now_and_then(
