@@ -178,8 +178,8 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataResponse:
-    """`error` is STALE_CONTROLLER_EPOCH (a later order came before, too) or STALE_BROKER_EPOCH if the
-    broker ignored the request."""
+    """`error` is STALE_CONTROLLER_EPOCH, also for an order that comes after a later one, or
+    STALE_BROKER_EPOCH if the broker ignored the request."""
 
     error: int = 0
 
