@@ -163,7 +163,8 @@ PRODUCERS: Final = pa.schema(
 # last record, `records` how many are left, `first_ms` the largest timestamp of its first batch.
 # `producer_epoch` is that of its batches; the marker may have the next one. `stable` is the last
 # stable offset right behind the marker. `is_first`: no marker of the producer comes before it, so
-# its first batches may lie below the log's first.
+# its first batches may lie below the log's first. `uncommitted` are the offsets of its records,
+# unless it was committed.
 TRANSACTIONS: Final = pa.schema(
     [
         *REPLICA_FIELDS,
@@ -180,6 +181,10 @@ TRANSACTIONS: Final = pa.schema(
         pa.field("marker_position", pa.int64()),
         pa.field("stable", pa.int64()),
         pa.field("is_first", pa.bool_()),
+        pa.field(
+            "uncommitted",
+            pa.list_(pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])),
+        ),
     ]
 )
 

@@ -4,7 +4,7 @@ The transactional batches and the markers of a log are folded in its order, one 
 The runs tell whether there are any: without transactions nothing here is planned.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -15,7 +15,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.facts import REPLICA, is_transactional, runs
-from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
+from minibroker.audit.checks.local_frames import (
+    ROWS_MAX,
+    collect_small,
+    from_rows,
+    local_frame,
+    local_rows,
+)
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.checks.transaction_history import (
     COMMITTED,
@@ -23,12 +29,14 @@ from minibroker.audit.checks.transaction_history import (
     Step,
     TransactionHistory,
 )
-from minibroker.audit.model import TRANSACTIONS
+from minibroker.audit.model import REPLICA_FIELDS, TRANSACTIONS
 from minibroker.protocol.records.batch import TRANSACTIONAL
 
 _ORDER: Final = (*REPLICA, "segment", "position")
-_OFFSETS_MAX: Final = 1 << 22  # of a batch: no header may fill the memory
 _COLUMNS: Final = (*REPLICA, *(each.name for each in fields(Step)))
+_UNCOMMITTED: Final = pa.schema(
+    [*REPLICA_FIELDS, pa.field("offset", pa.int64()), pa.field("outcome", pa.string())]
+)
 
 
 def has_transactions(batches: DataFrame) -> bool:
@@ -86,24 +94,31 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 def uncommitted_offsets(batches: DataFrame) -> DataFrame:
     """Return REPLICA, `offset` and `outcome` of the records that a reader of committed records does
     not get: of transactions that were aborted, or have no marker. The caller has asked whether
-    there are transactions."""
-    place = [*REPLICA, "producer_id"]
-    ended = (
-        transactions(batches)
-        .where(col("first_offset").isNotNull() & (col("outcome") != COMMITTED))
-        .select(*place, "outcome", "first_offset", col("last_offset").alias("end"))
+    there are transactions.
+
+    If the driver holds the transactions, and the offsets are few, it makes the table itself.
+    """
+    known = transactions(batches)
+    if (rows := local_rows(known)) is not None:
+        columns = [*REPLICA, "outcome", "uncommitted"]
+        found = rows.filter(pc.not_equal(rows["outcome"], COMMITTED)).select(columns).to_pylist()
+        if sum(_length(each) for row in found for each in row["uncommitted"]) <= ROWS_MAX:
+            offsets = (
+                (*(row[name] for name in REPLICA), offset, row["outcome"])
+                for row in found
+                for each in row["uncommitted"]
+                for offset in range(each["first"], each["last"] + 1)
+            )
+            return from_rows(batches.sparkSession, _UNCOMMITTED, offsets)
+    ranges = known.where(col("outcome") != COMMITTED).select(
+        *REPLICA, "outcome", explode("uncommitted").alias("range")
     )
-    is_sound = col("crc_stored").eqNullSafe(col("crc_computed")) & (col("count") > 0)
-    is_sound &= col("last_offset") - col("base_offset") < _OFFSETS_MAX
-    data = batches.where(is_transactional() & col("marker").isNull() & is_sound)
-    offsets = explode(sequence("base_offset", "last_offset"))
-    found = (
-        data.select(*place, "base_offset", "last_offset")
-        .join(ended, place)
-        .where("base_offset >= first_offset AND last_offset <= end")
-        .select(*REPLICA, offsets.alias("offset"), "outcome")
-    )
-    return collect_small(found)
+    offset = explode(sequence("range.first", "range.last")).alias("offset")
+    return collect_small(ranges.select(*REPLICA, offset, "outcome"))
+
+
+def _length(offsets: Mapping[str, int]) -> int:
+    return offsets["last"] - offsets["first"] + 1
 
 
 assert tuple(TRANSACTIONS.names[3:]) == Row._fields, "a row of the history is one of TRANSACTIONS"

@@ -8,7 +8,7 @@ A marker may end nothing: its partition was added to the transaction and got no 
 was written again by the next coordinator, or retention or compaction took the records.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from minibroker.protocol.records.control import COMMIT
 COMMITTED: Final = "commit"
 ABORTED: Final = "abort"
 OPEN: Final = "open"
+_OFFSETS_MAX: Final = 1 << 22  # of a range: no header may fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,13 @@ class Step:
     position: int
 
 
+class OffsetRange(NamedTuple):
+    """Offsets of records, the last one included."""
+
+    first: int
+    last: int
+
+
 class Row(NamedTuple):
     """A row of TRANSACTIONS behind the log's name, in the order of the columns."""
 
@@ -52,6 +60,7 @@ class Row(NamedTuple):
     marker_position: int | None = None
     stable: int | None = None
     is_first: bool = False
+    uncommitted: Sequence[OffsetRange] = ()
 
 
 class TransactionHistory:
@@ -59,6 +68,7 @@ class TransactionHistory:
 
     def __init__(self) -> None:
         self._open: dict[int, Row] = {}  # by producer, in the order of their first offsets
+        self._ranges: dict[int, list[OffsetRange]] = {}  # of these transactions' records
         self._ended: set[int] = set()  # producers with a marker
 
     def add(self, step: Step) -> Row | None:
@@ -76,9 +86,19 @@ class TransactionHistory:
                 first_ms=step.max_timestamp,
                 is_first=step.producer_id not in self._ended,
             )
+        self._add_range(step)
         records = (begun.records or 0) + step.count
         self._open[step.producer_id] = begun._replace(last_offset=step.last_offset, records=records)
         return None
+
+    def _add_range(self, step: Step) -> None:
+        first, last = step.base_offset, step.last_offset
+        if step.count <= 0 or not 0 <= last - first < _OFFSETS_MAX:
+            return
+        ranges = self._ranges.setdefault(step.producer_id, [])
+        if ranges and ranges[-1].last + 1 == first and last - ranges[-1].first < _OFFSETS_MAX:
+            first = ranges.pop().first
+        ranges.append(OffsetRange(first, last))
 
     def _end(self, step: Step, marker: int) -> Row:
         alone = Row(
@@ -89,6 +109,7 @@ class TransactionHistory:
         )
         self._ended.add(step.producer_id)
         ended = self._open.pop(step.producer_id, alone)
+        ranges = self._ranges.pop(step.producer_id, [])
         first_open = next(iter(self._open.values()), None)
         return ended._replace(
             outcome=COMMITTED if marker == COMMIT else ABORTED,
@@ -97,8 +118,10 @@ class TransactionHistory:
             marker_segment=step.segment,
             marker_position=step.position,
             stable=step.last_offset + 1 if first_open is None else first_open.first_offset,
+            uncommitted=[] if marker == COMMIT else ranges,
         )
 
     def open(self) -> Iterator[Row]:
         """Yield the transactions without a marker, by their first offsets."""
-        yield from self._open.values()
+        for producer_id, begun in self._open.items():
+            yield begun._replace(uncommitted=self._ranges.get(producer_id, []))

@@ -32,6 +32,7 @@ from tests.support.made_transactions import (
     FIRST,
     HOUR_MS,
     OFFSETS,
+    OPEN_AT,
     Maker,
     change_list,
     change_marker,
@@ -44,7 +45,6 @@ OPEN = "open-transaction"
 CHECKS = {**transactions.CHECKS, **transaction_lists.CHECKS}
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 Place = tuple[str, Severity, int | None, int | None]  # check, severity, broker, offset
-OPEN_AT = 30  # the first offset behind what each partition begins with
 
 
 def nothing(_: Maker | Replica) -> None:

@@ -1,21 +1,26 @@
 """What is small the driver reads by itself; what the executors read must come to the same."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from minibroker.audit.checks import local_frames, stored_transactions
+from minibroker.audit.checks.cached import caching
 from minibroker.audit.checks.facts import ask_runs, log_facts, runs_of
 from minibroker.audit.checks.local_frames import from_rows, local_frame, local_rows
 from minibroker.audit.checks.producers import ask_wrong, is_known_sound
+from minibroker.audit.checks.stored_transactions import transactions, uncommitted_offsets
 from minibroker.audit.files.directories import (
     STOPPED,
     LogDirectory,
@@ -32,7 +37,8 @@ from minibroker.audit.summary import Reading, Summary
 from tests.audit.checks.rows import tables
 from tests.audit.corrupted import corrupt_all
 from tests.support.audited import audit
-from tests.support.made_cluster import BATCHES, RECORDS, TOPIC, Commit, make_cluster
+from tests.support.made_cluster import BATCHES, NODES, RECORDS, TOPIC, Commit, make_cluster
+from tests.support.made_transactions import ABORT_AT, ABORTED_AT, OPEN_AT, make_transactions
 
 PARTITIONS = 24
 CORRUPTED = 20
@@ -184,6 +190,62 @@ def test_a_sound_cluster_costs_few_jobs(spark: SparkSession, tmp_path: Path) -> 
     assert (summary.exit_code, findings) == (0, [])
     # A count may be more than one job; those of the audit lie in between.
     assert max(after - before for before, after in pairwise(jobs)) <= JOBS_MAX
+
+
+@pytest.fixture(scope="module")
+def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three brokers' directories with transactions of all outcomes."""
+    root = tmp_path_factory.mktemp("transactions")
+    make_transactions(root, [lambda maker: maker.records(3), lambda maker: None])
+    return root
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+@pytest.mark.parametrize("scan", [Scan.DRIVER, Scan.SPARK])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_uncommitted_offsets_cost_a_job_at_most(
+    spark: SparkSession,
+    with_transactions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: int,
+    scan: Scan,
+    is_small: bool,
+) -> None:
+    """However many directories there are, and none if the driver holds the transactions."""
+    for module in () if is_small else (local_frames, stored_transactions):
+        monkeypatch.setattr(module, "ROWS_MAX", 2)
+    paths = [with_transactions / f"broker-{number}" for number in NODES[:brokers]]
+    logs = [log for broker in find_brokers(paths) for log in broker.logs]
+    with caching():
+        batches = read_table(spark, logs, scan=scan)
+        transactions(batches).count()
+        jobs: list[int] = []
+        with counting(spark, jobs):
+            found = uncommitted_offsets(batches)
+        rows = sorted(tuple(row) for row in found.collect())
+    assert len(jobs) == (0 if is_small else 1)
+    aborted = range(ABORTED_AT, ABORT_AT)
+    opened = [(0, offset, "open") for offset in range(OPEN_AT, OPEN_AT + 3)]
+    wanted = [(number, offset, "abort") for number in (0, 1) for offset in aborted]
+    assert rows == sorted(
+        (broker, TOPIC, partition, offset, outcome)
+        for broker in NODES[:brokers]
+        for partition, offset, outcome in (*wanted, *opened)
+    )
+
+
+@contextmanager
+def counting(spark: SparkSession, jobs: list[int]) -> Iterator[None]:
+    """Add the numbers of the jobs that this thread starts inside the `with` block."""
+    context: Any = spark.sparkContext
+    group = f"counted-{uuid4()}"
+    context.setJobGroup(group, "")
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        context._jsc.sc().listenerBus().waitUntilEmpty()  # it tells the tracker of jobs
+        jobs += context.statusTracker().getJobIdsForGroup(group)
 
 
 def test_the_table_of_batches_may_lie_in_a_shared_file_system(

@@ -56,6 +56,7 @@ OFFSETS: Final = TopicPartition(OFFSETS_TOPIC, 0)
 FIRST, SECOND = 1, 2  # protocols
 # The first transactions of each partition: where they begin, and where their markers are.
 COMMITTED_AT, COMMIT_AT, ABORTED_AT, ABORT_AT = 0, 3, 4, 7
+OPEN_AT: Final = 30  # the first offset behind what each partition begins with
 
 
 class Maker:
