@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,7 @@ from minibroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
+    EndTxnResponse,
     TransactionPartitions,
     TxnOffsetCommitRequest,
 )
@@ -77,7 +79,7 @@ PAUSE_S: Final = 0.05
 RECORDS_MAX: Final = 20  # of a transaction
 LEFT_MS: Final = 500  # the time-out of a transaction that is left
 FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-# By protocol. In the second one the epoch says which transaction a request is of.
+# By protocol. In the second one the epoch says which transaction a request is of (`end_error`).
 ABORTABLE: Final = {
     FIRST_PROTOCOL: frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE}),
     SECOND_PROTOCOL: frozenset({ErrorCode.TRANSACTION_ABORTABLE}),
@@ -425,7 +427,7 @@ class Copier(Process):
             wire,
             f"END_TXN to {word}",
             lambda: wire.ask_of_id(self._id, ApiKey.END_TXN, request),
-            lambda answer: answer.error,
+            partial(end_error, attempt, self._version),
         )
         self._stage.note(f"{attempt.name} did {word}")
         self._stage.ended.come()
@@ -466,6 +468,17 @@ class Copier(Process):
             else:
                 self._is_in_doubt = True
                 await self._wait(wire)
+
+
+def end_error(attempt: Attempt, version: int, answer: EndTxnResponse) -> int:
+    """The error of an END_TXN answer. In the second protocol a commit may be too late for a
+    transaction that the coordinator has aborted, which the attempt is told."""
+    is_commit = attempt.outcome is Outcome.IN_DOUBT
+    is_too_late = is_commit and answer.error == ErrorCode.INVALID_TXN_STATE
+    if version < SECOND_PROTOCOL or not is_too_late:
+        return answer.error
+    attempt.outcome = Outcome.REFUSED
+    return ErrorCode.TRANSACTION_ABORTABLE
 
 
 def first_error(answer: AddPartitionsToTxnResponse) -> int:

@@ -28,7 +28,13 @@ from tests.sim.transaction_checkers import (
     judge_copies,
     judge_table,
 )
-from tests.sim.transaction_logs import Aborted, Belief, SoundBeliefs, read_committed, replay
+from tests.sim.transaction_logs import (
+    Aborted,
+    Belief,
+    SoundBeliefs,
+    read_committed,
+    replay,
+)
 
 P, Q = TopicPartition("out", 0), TopicPartition("out", 1)
 INPUT = TopicPartition("in", 0)
@@ -62,6 +68,7 @@ def test_a_value_says_who_wrote_it_and_of_what():
         (Outcome.IN_DOUBT, 2),
         (Outcome.IN_DOUBT, 0),
         (Outcome.NOT_ASKED, 0),
+        (Outcome.REFUSED, 0),
     ],
 )
 def test_all_or_none_may_be_visible(outcome, count):
@@ -77,6 +84,7 @@ def test_all_or_none_may_be_visible(outcome, count):
         (Outcome.COMMITTED, 1, "was committed, and"),
         (Outcome.COMMITTED, 0, "was committed, and"),
         (Outcome.IN_DOUBT, 1, "visible in part"),
+        (Outcome.REFUSED, 2, "was told that it is aborted"),
     ],
 )
 def test_a_part_is_found(outcome, count, match):
@@ -87,11 +95,12 @@ def test_a_part_is_found(outcome, count, match):
         attempts.judge(sorted(attempt.records)[:count])
 
 
-def test_a_record_of_an_open_or_aborted_transaction_is_found():
+@pytest.mark.parametrize("outcome", [Outcome.NOT_ASKED, Outcome.REFUSED])
+def test_a_record_of_an_open_or_aborted_transaction_is_found(outcome):
     """It is found when it is shown."""
     attempts = Attempts()
-    attempt_of(attempts, "a", Outcome.NOT_ASKED, P)
-    with pytest.raises(Violation, match="no process has asked to commit"):
+    attempt_of(attempts, "a", outcome, P)
+    with pytest.raises(Violation, match=outcome.value):
         attempts.check_shown(P, value("a", 0))
 
 

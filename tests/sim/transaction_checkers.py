@@ -7,7 +7,7 @@ soon as a promise is broken, and `judge` at the end. All of them work on made-up
 
 Each record says which attempt wrote it, so a reader's record leads to its transaction whatever the
 brokers believe. An attempt counts as committed once a process was told so; as possibly committed
-since it first asked for that; else as not committed.
+since it first asked for that; else, and once it was told that it is aborted, as not committed.
 """
 
 from collections import Counter, defaultdict
@@ -56,9 +56,10 @@ def decode_written(value: bytes) -> Written:
 class Outcome(Enum):
     """What its process knows of an attempt: whether it committed."""
 
-    NOT_ASKED = "not asked to commit"
+    NOT_ASKED = "no process has asked to commit that"
     IN_DOUBT = "in doubt"
     COMMITTED = "committed"
+    REFUSED = "its process was told that it is aborted"
 
 
 @dataclass
@@ -71,6 +72,11 @@ class Attempt:
     keyed: dict[bytes, Shown] = field(default_factory=dict)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     outcome: Outcome = Outcome.NOT_ASKED
+
+    @property
+    def may_be_committed(self) -> bool:
+        """Whether its records may be visible."""
+        return self.outcome in (Outcome.IN_DOUBT, Outcome.COMMITTED)
 
 
 class Attempts:
@@ -90,8 +96,8 @@ class Attempts:
         attempt = self.all.get(decode_written(value).attempt)
         if attempt is None or (place, value) not in attempt.records:
             raise Violation(f"{place} shows {value!r}, which no process wrote there")
-        if attempt.outcome is Outcome.NOT_ASKED:
-            raise Violation(f"{place} shows {value!r}: no process has asked to commit that")
+        if not attempt.may_be_committed:
+            raise Violation(f"{place} shows {value!r}: {attempt.outcome.value}")
 
     def judge(self, shown: Iterable[tuple[TopicPartition, bytes]]) -> None:
         """Compare with all that is visible in the end. Raises `Violation`."""
@@ -103,6 +109,8 @@ class Attempts:
             if attempt.outcome is Outcome.COMMITTED and there != attempt.records:
                 missing = sorted(attempt.records - there)
                 raise Violation(f"{name} was committed, and {missing[:5]} is not visible")
+            if there and not attempt.may_be_committed:
+                raise Violation(f"{name} is visible: {attempt.outcome.value}")
             if there and there != attempt.records:
                 missing = sorted(attempt.records - there)
                 raise Violation(f"{name} is visible in part: {missing[:5]} is not")
@@ -236,6 +244,6 @@ class CommittedOffsets:
 
     def _may_be_committed(self, place: TopicPartition, offset: int) -> bool:
         return any(
-            attempt.offsets.get(place) == offset and attempt.outcome is not Outcome.NOT_ASKED
+            attempt.offsets.get(place) == offset and attempt.may_be_committed
             for attempt in self._attempts.all.values()
         )
