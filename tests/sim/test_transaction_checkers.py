@@ -1,5 +1,7 @@
 """The checkers of transactions, on made-up histories and logs: each finds the fault in one."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from minibroker.protocol.messages.fetch import AbortedTransaction
@@ -31,7 +33,10 @@ from tests.sim.transaction_checkers import (
 from tests.sim.transaction_logs import (
     Aborted,
     Belief,
+    Ended,
+    RightMarkers,
     SoundBeliefs,
+    ended,
     read_committed,
     replay,
 )
@@ -330,6 +335,35 @@ def test_a_reader_passes_over_what_was_aborted():
     assert read_committed(stable, 1, aborted)[0] == [Shown(2, b"c"), Shown(5, b"d")]
     assert read_committed(stable, 0, [])[0][1] == Shown(1, b"b")
     assert read_committed(b"", 3, []) == ([], 3)
+
+
+def test_a_log_says_how_transactions_ended():
+    """Without those that are open, or have no records there."""
+    assert [*ended(LOG)] == [Ended([b"a"], True), Ended([b"b"], False), Ended([b"d"], True)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "match"),
+    [
+        ([False, True], None),
+        ([None, True], r"broker-1 out-0 has no marker between \['a', 'b'\]"),
+        ([True, True], "commits a: no process has asked to commit"),
+        ([False, False], "aborts b, which was committed"),
+    ],
+)
+def test_a_replica_with_another_marker_is_found(ends, match):
+    """Of two transactions of a producer, the first one is not committed."""
+    attempts = Attempts()
+    attempt_of(attempts, "a", Outcome.NOT_ASKED)
+    attempt_of(attempts, "b", Outcome.COMMITTED)
+    batches = []
+    for name, is_commit in zip("ab", ends, strict=True):
+        batches.append(records(7, value(name, 0)))
+        if is_commit is not None:
+            batches.append(marker(7, is_commit=is_commit))
+    right = RightMarkers("out", attempts)
+    with nullcontext() if match is None else pytest.raises(Violation, match=match):
+        right.compare("broker-1", P, log_of(*batches))
 
 
 def split(data: bytes) -> list[bytes]:

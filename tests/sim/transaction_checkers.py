@@ -99,6 +99,17 @@ class Attempts:
         if not attempt.may_be_committed:
             raise Violation(f"{place} shows {value!r}: {attempt.outcome.value}")
 
+    def check_ended(self, where: str, values: Iterable[bytes], *, is_commit: bool) -> None:
+        """A log has these records of a transaction and then its marker. Raises `Violation`."""
+        names = {decode_written(value).attempt for value in values}
+        if len(names) > 1:
+            raise Violation(f"{where} has no marker between {sorted(names)}")
+        for attempt in [self.all[name] for name in names]:
+            if is_commit and not attempt.may_be_committed:
+                raise Violation(f"{where} commits {attempt.name}: {attempt.outcome.value}")
+            if not is_commit and attempt.outcome is Outcome.COMMITTED:
+                raise Violation(f"{where} aborts {attempt.name}, which was committed")
+
     def judge(self, shown: Iterable[tuple[TopicPartition, bytes]]) -> None:
         """Compare with all that is visible in the end. Raises `Violation`."""
         visible: dict[str, set[tuple[TopicPartition, bytes]]] = defaultdict(set)

@@ -5,6 +5,7 @@ aborted transactions and recovery. What a replica has in memory must agree with 
 after a truncation, a restart, a failover or a compaction.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from minibroker.protocol.types import TopicPartition
 from minibroker.testing.cluster import SimulatedBroker
 from tests.sim.checkers import Violation
 from tests.sim.sights import EVERYTHING, read_log
-from tests.sim.transaction_checkers import Shown
+from tests.sim.transaction_checkers import Attempts, Shown
 
 
 class Aborted(NamedTuple):
@@ -57,6 +58,27 @@ def replay(data: bytes) -> LogTransactions:
         elif header.is_transactional and not header.is_control:
             found.open.setdefault(header.producer_id, header.base_offset)
     return found
+
+
+class Ended(NamedTuple):
+    """A transaction of a log: the values of its records, and what its marker says."""
+
+    values: list[bytes]
+    is_commit: bool
+
+
+def ended(data: bytes) -> Iterator[Ended]:
+    """The transactions of a log that have markers, and records left."""
+    pending: dict[int, list[bytes]] = defaultdict(list)
+    for batch, header in batches(data):
+        marker = read_end_marker(batch, header)
+        if marker is not None:
+            values = pending.pop(header.producer_id, [])
+            if values:
+                yield Ended(values, marker.is_commit)
+        elif header.is_transactional and not header.is_control and header.record_count:
+            records = decode_records(batch, header)
+            pending[header.producer_id] += [bytes(record.value or b"") for record in records]
 
 
 def read_committed(
@@ -133,6 +155,36 @@ class SoundBeliefs:
                 f"{belief.who}: its list of aborted transactions of {belief.name} differs from its"
                 f" log in {differing[:5] or 'its order'}"
             )
+
+
+class RightMarkers:
+    """On each replica of a topic, a follower's too, each transaction has a marker of its own, and
+    that says what its process was told. A compacted topic is to be looked at often: what is wrong
+    there may soon be gone."""
+
+    def __init__(self, topic: str, attempts: Attempts) -> None:
+        self._topic = topic
+        self._attempts = attempts
+        self._compared: dict[tuple[int, TopicPartition], tuple[int, int, int]] = {}
+
+    def look(self, brokers: Sequence[SimulatedBroker]) -> None:
+        """Compare the logs that have changed. Raises `Violation`."""
+        for broker in brokers:
+            for name in names_of(broker):
+                replicas = broker.replicas
+                partition = None if replicas is None else replicas.get(name)
+                if partition is None or name.topic != self._topic:
+                    continue
+                log = partition.log
+                state = (broker.life, log.generation, log.log_end)
+                if self._compared.get((broker.node_id, name)) != state:
+                    self._compared[broker.node_id, name] = state
+                    self.compare(broker.name, name, read_log(log, log.log_start, log.log_end))
+
+    def compare(self, who: str, name: TopicPartition, data: bytes) -> None:
+        """Raises `Violation`."""
+        for values, is_commit in ended(data):
+            self._attempts.check_ended(f"{who} {name}", values, is_commit=is_commit)
 
 
 def names_of(broker: SimulatedBroker) -> list[TopicPartition]:

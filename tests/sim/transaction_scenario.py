@@ -44,7 +44,7 @@ from tests.sim.transaction_checkers import (
     judge_table,
 )
 from tests.sim.transaction_faults import COORDINATORS, AgreeingChaos, TransactionChaos
-from tests.sim.transaction_logs import SoundBeliefs, held_back
+from tests.sim.transaction_logs import RightMarkers, SoundBeliefs, held_back
 from tests.sim.transaction_readers import consume, look_on, read_to, reread
 from tests.sim.transaction_wire import open_wire
 from tests.sim.workload import REPLICAS, TOPIC, Clients, insist, produce
@@ -52,7 +52,7 @@ from tests.sim.workload import REPLICAS, TOPIC, Clients, insist, produce
 CHAOS_S: Final = 5.0
 REST_S_MAX: Final = 120.0
 OPEN_S_MAX: Final = 60.0  # until the last transaction has ended
-LOOK_S: Final = 0.1  # between looks at what replicas believe of transactions
+LOOK_S: Final = 0.1  # between looks at what replicas have of transactions
 # Of tombstones and markers: longer than the faults of a seed. A follower that was behind for longer
 # would keep what its leader has dropped, as in `group_compaction.py`.
 RETENTION_S: Final = 20
@@ -141,12 +141,16 @@ class TransactionScenario:
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
                 watching.start_soon(look_at_beliefs, beliefs, cluster)
+                if self.do_clocks_agree:
+                    right = RightMarkers(TABLE, stage.attempts)
+                    watching.start_soon(look_at_markers, right, cluster)
                 await self._create(clients, stage)
                 await self._suffer(clients, stage, chaos, cluster)
                 watching.cancel_scope.cancel()
             with within(watcher.unsettled, REST_S_MAX):
                 await watch_until(watcher, lambda: not watcher.unsettled())
             beliefs.look(cluster.brokers, is_whole=True)
+            RightMarkers(OUTPUT, stage.attempts).look(cluster.brokers)
             await self._judge(clients, stage)
             attempts = stage.attempts.all.values()
             return SeedResult(
@@ -259,6 +263,13 @@ async def look_at_beliefs(beliefs: SoundBeliefs, cluster: SimulatedCluster) -> N
     """Look for ever."""
     while True:
         beliefs.look(cluster.brokers)
+        await trio.sleep(LOOK_S)
+
+
+async def look_at_markers(markers: RightMarkers, cluster: SimulatedCluster) -> None:
+    """Look for ever."""
+    while True:
+        markers.look(cluster.brokers)
         await trio.sleep(LOOK_S)
 
 
