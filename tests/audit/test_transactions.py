@@ -389,6 +389,7 @@ def test_what_readers_of_committed_records_were_shown(spark: SparkSession, tmp_p
     ]
     assert errors[0].detail.startswith("it was aborted; first shown in ")
     assert errors[1].detail.startswith("it has no marker; first shown in ")
+    assert all(each.detail.endswith("lines in all: 1") for each in errors), "of the other readers"
     assert summary.exit_code == FOUND
     assert summary.ledger is not None
     assert (summary.ledger.present, summary.ledger.aborted) == (2, 1)
