@@ -21,7 +21,7 @@ from tests.interop.exactly_once import (
     trial,
 )
 from tests.interop.features import Feature, shows
-from tests.interop.foreign_process import NEEDS_JAVA, Command, of_java, of_python
+from tests.interop.foreign_process import NEEDS_JAVA, Command, of_java, of_python, with_package
 from tests.interop.replicas import stop_in_order
 from tests.support.audited import assert_clean
 from tests.support.processes import running_cluster
@@ -69,8 +69,9 @@ def test_a_program_and_a_broker_are_killed(tmp_path: Path) -> None:
         ("kafka-python", of_python("kafka_python_transform.py")),
         pytest.param("java", of_java("Transform.java"), marks=NEEDS_JAVA),
         pytest.param("streams", of_java("ExactlyOnce.java"), marks=NEEDS_JAVA),
+        ("quix", with_package("quixstreams==3.28.1", "quix_exactly_once.py")),
     ],
-    ids=["confluent", "aiokafka", "kafka-python", "java", "streams"],
+    ids=["confluent", "aiokafka", "kafka-python", "java", "streams", "quix"],
 )
 def test_each_record_is_transformed_once(
     request: pytest.FixtureRequest,
