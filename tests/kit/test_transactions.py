@@ -96,7 +96,8 @@ def test_a_program_survives_faults_of_each_request(
     began_s = kafka_broker.timeline()[-1].at_s
     apis = program.apis
     if (inject, program) == (drop, CONFLUENT):
-        apis -= {"PRODUCE"}  # it then sends no TXN_OFFSET_COMMIT: why is not known
+        # After it librdkafka may send no TXN_OFFSET_COMMIT: docs/kafka.md, "Bugs of clients".
+        apis -= {"PRODUCE"}
     wanted = [(api, source) for api in sorted(apis)]
     wanted += [(api, client_id) for client_id, api in OF_BROKERS.items()]
     with ExitStack() as stack:
