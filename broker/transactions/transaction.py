@@ -303,9 +303,11 @@ def _end_raising(
     producer did not get the answer."""
     if _is_end_retried(present, producer):
         return _end_again(present, is_commit=is_commit)
+    if present.state in DECIDED and producer == present.producer:
+        return refused(ErrorCode.CONCURRENT_TRANSACTIONS)  # the next end, before the markers
     if present.producer_id != producer.producer_id:
         return refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if present.state in DECIDED or not present.is_given(producer):
+    if not present.is_given(producer):
         return refused(ErrorCode.PRODUCER_FENCED)
     if present.state is not State.ONGOING and is_commit:
         return refused(ErrorCode.INVALID_TXN_STATE)

@@ -267,7 +267,8 @@ def test_an_end_in_the_second_protocol_raises_the_epoch() -> None:
     assert decided.producer == second
     assert end_error(decided, first, SECOND_PROTOCOL, commit=True) == CONCURRENT
     assert end_error(decided, first, SECOND_PROTOCOL, commit=False) == INVALID
-    assert end_error(decided, second, SECOND_PROTOCOL, commit=True) == FENCED
+    assert end_error(decided, second, SECOND_PROTOCOL, commit=True) == CONCURRENT
+    assert end_error(decided, Producer(ID, 5), SECOND_PROTOCOL, commit=True) == FENCED
     done = complete(decided, NOW)
     again = end(done, first, SECOND_PROTOCOL, FRESH, NOW, is_commit=True)
     assert again == Decision(producer=second)
@@ -277,6 +278,17 @@ def test_an_end_in_the_second_protocol_raises_the_epoch() -> None:
     assert end_error(done, Producer(9, 4), SECOND_PROTOCOL, commit=True) == MAPPING
     opened = write_of(add_partitions(done, second, [T1], SECOND_PROTOCOL, NOW))
     assert end_error(opened, first, SECOND_PROTOCOL, commit=True) == FENCED
+
+
+@pytest.mark.parametrize("epoch", [3, EPOCH_LAST])
+def test_the_next_end_waits_for_the_markers_of_the_last_one(epoch: int) -> None:
+    """In the second protocol a producer may abort what it has not opened, at once after an end:
+    it tries again, and is not fenced."""
+    decided = ended(SECOND_PROTOCOL, epoch)
+    next_one = decided.producer
+    assert end_error(decided, next_one, SECOND_PROTOCOL, commit=False) == CONCURRENT
+    again = end(complete(decided, NOW), next_one, SECOND_PROTOCOL, FRESH, LATER, is_commit=False)
+    assert again.producer == Producer(next_one.producer_id, next_one.epoch + 1)
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
