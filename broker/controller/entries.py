@@ -33,6 +33,7 @@ from minibroker.broker.controller.state import (
     ClosedLog,
     Departure,
     PartitionRecord,
+    Reassignment,
     State,
     Tombstone,
     TopicRecord,
@@ -229,7 +230,7 @@ def group_write(group_id: str, configs: Mapping[str, str]) -> Put | Delete:
 
 def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
     """The entry of one partition."""
-    value = {
+    value: dict[str, object] = {
         "leader": record.leader,
         "leader_epoch": record.leader_epoch,
         "partition_epoch": record.partition_epoch,
@@ -238,6 +239,10 @@ def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
     }
     if record.unsafe:
         value["unsafe"] = record.unsafe
+    if record.reassignment is not None:
+        value["reassignment"] = record.reassignment._asdict()
+    if record.former:
+        value["former"] = record.former
     return _put(_partition_key(topic_id, record.number), value)
 
 
@@ -348,7 +353,15 @@ def _partition(key: str, found: Any) -> PartitionRecord:
         isr=tuple(found["isr"]),
         replicas=tuple(found["replicas"]),
         unsafe=tuple(found.get("unsafe", ())),
+        reassignment=_reassignment(found.get("reassignment")),
+        former=tuple(found.get("former", ())),
     )
+
+
+def _reassignment(found: Any) -> Reassignment | None:
+    if found is None:
+        return None
+    return Reassignment(tuple(found["original"]), tuple(found["target"]))
 
 
 def _group(key: str, found: Any) -> dict[str, str]:

@@ -17,13 +17,30 @@ from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 
+class Reassignment(NamedTuple):
+    """A reassignment under way, from the assignment `original` to `target`, both in order of
+    preference. They are equal if it was cancelled: then the replicas that it added still leave.
+    """
+
+    original: tuple[int, ...]
+    target: tuple[int, ...]
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        """The replicas that the target has and the original assignment has not."""
+        return tuple(node for node in self.target if node not in self.original)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
     """A partition. `leader` is -1 if none; `replicas` is in order of preference; `isr` is never
     empty.
 
-    An election raises both epochs, a change of the ISR only the partition epoch. `unsafe` are the
-    members of the ISR that may have lost the end of their log; if there are any, no broker leads.
+    An election raises both epochs, a change of the ISR or of the assignment only the partition
+    epoch. `unsafe` are the members of the ISR that may have lost the end of their log; if there are
+    any, no broker leads. During a reassignment `replicas` has the target replicas first, then those
+    that leave; while the reassignment waits for its turn, it is the original assignment. `former`
+    are brokers that a reassignment removed and that may still have the files of their replica.
     """
 
     number: int
@@ -33,10 +50,34 @@ class PartitionRecord:
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     unsafe: tuple[int, ...] = ()
+    reassignment: Reassignment | None = None
+    former: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.isr, "an ISR never becomes empty"
         assert self.leader == NO_NODE or (self.leader in self.isr and not self.unsafe)
+        assert {*self.original} <= {*self.replicas}, "a reassignment begins by adding"
+        assert not {*self.former} & {*self.replicas}, "a replica is assigned or has left"
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The assignment before the reassignment under way; the assignment if there is none."""
+        return self.replicas if self.reassignment is None else self.reassignment.original
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The assignment after the reassignment under way; the assignment if there is none."""
+        return self.replicas if self.reassignment is None else self.reassignment.target
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        """The replicas that the reassignment under way removes."""
+        return tuple(node for node in self.replicas if node not in self.target)
+
+    @property
+    def has_added(self) -> bool:
+        """Whether all target replicas are assigned: a reassignment does not wait for its turn."""
+        return {*self.target} <= {*self.replicas}
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,15 @@ class Leadership:
         unit="%",
         high=100,
     )
+    num_concurrent_partition_movements: int = setting(
+        "num.concurrent.partition.movements",
+        Kind.INT,
+        20,
+        "How many partitions of the cluster may copy to brokers that a reassignment adds, at a "
+        "time; the others wait.",
+        low=1,
+        high=INT_MAX,
+    )
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ class PartitionState:
     """The desired state of one partition. `leader` -1: it has no leader; -2: it is deleted.
 
     States are ordered by (leader epoch, partition epoch): an election raises both, a change of the
-    in-sync set or of the assignment the partition epoch alone.
+    in-sync set or of the assignment the partition epoch alone. `original` is the assignment before
+    the reassignment under way; empty if there is none.
     """
 
     topic: str
@@ -54,6 +55,7 @@ class PartitionState:
     partition_epoch: int
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
+    original: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class LeaderAndIsrResponse:
 class StoppedPartition:
     """A replica to stop, of the topic with this id only; with `delete` its directory is deleted.
 
-    A `leader_epoch` of -2 is above any.
+    A `leader_epoch` of -2 is above any. With a `partition_epoch` the replica has left the
+    assignment in the state with these epochs: a newer state may have assigned it again.
     """
 
     topic: str
@@ -108,6 +111,7 @@ class StoppedPartition:
     partition: int
     leader_epoch: int
     delete: bool = False
+    partition_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ import pytest
 import trio
 
 from minibroker.broker.clock import boot_id, boottime_s
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.state import PartitionRecord, Reassignment, TopicRecord
 from minibroker.broker.disk import in_worker
 from minibroker.broker.metadata import sqlite_file
 from minibroker.broker.metadata.etcd_gateway import Access
@@ -27,6 +29,7 @@ from minibroker.broker.metadata.store import (
     StoreFull,
     StoreUnavailable,
 )
+from minibroker.broker.turns import without_pause
 from minibroker.testing.store import StoreLink
 from tests.support.etcd import EVERY_ETCD, running_etcd
 
@@ -55,6 +58,17 @@ async def test_a_new_store_is_empty(store):
     """A new store has no entries and revision 0."""
     snapshot = await store.get("")
     assert (snapshot.revision, dict(snapshot.entries)) == (0, {})
+
+
+async def test_a_partition_under_reassignment_is_what_was_written(store):
+    """All of the reassignment is in the store: a next controller has nothing else."""
+    moving = Reassignment((1, 2, 3), (4, 1, 2))
+    record = PartitionRecord(0, 1, 5, 9, (1, 2), (4, 1, 2, 3), reassignment=moving, former=(5,))
+    topic = TopicRecord(b"i" * 16, "t", {"flush": "always"}, (record,), 7)
+    puts = [entries.partition_put(topic.id, record), entries.topic_put(topic)]
+    assert (await store.transact([], puts)).succeeded
+    state = without_pause(entries.read_state((await store.get("")).entries))
+    assert state.topics == {"t": topic}
 
 
 async def test_what_was_put_is_there(store):

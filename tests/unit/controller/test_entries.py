@@ -5,9 +5,24 @@ import json
 import pytest
 
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.state import Admission, BrokerRegistration, ClosedLog, Departure
+from minibroker.broker.controller.state import (
+    Admission,
+    BrokerRegistration,
+    ClosedLog,
+    Departure,
+    PartitionRecord,
+    Reassignment,
+    TopicRecord,
+)
 from minibroker.broker.metadata.store import NO_LEASE, Entry, StoreError
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
+
+MOVING = PartitionRecord(
+    0, 1, 5, 9, (1, 2), (4, 1, 2, 3), reassignment=Reassignment((1, 2, 3), (4, 1)), former=(5, 6)
+)
+RESTING = PartitionRecord(1, 1, 5, 9, (1, 2), (1, 2, 3))
+TOPIC = TopicRecord(b"i" * 16, "t", {}, (MOVING, RESTING), 3)
 
 REGISTERED = BrokerRegistration(
     node_id=3,
@@ -90,3 +105,41 @@ def departed(departure: Departure, admitted: int) -> dict[str, Entry]:
     admission = Admission(departure.node_id, admitted, "d", 1, "p")
     puts = [entries.admission_put(admission), *entries.departure_puts(departure)]
     return {put.key: Entry(put.value, 9) for put in puts}
+
+
+def test_a_reassignment_is_read_as_it_was_written() -> None:
+    """A next controller continues it from the store alone."""
+    puts = [
+        entries.topic_put(TOPIC),
+        *(entries.partition_put(TOPIC.id, p) for p in TOPIC.partitions),
+    ]
+    state = without_pause(entries.read_state({put.key: Entry(put.value, 9) for put in puts}))
+    assert state.topics == {"t": TOPIC}
+    moving = state.topics["t"].partitions[0]
+    assert (moving.original, moving.target, moving.removing) == ((1, 2, 3), (4, 1), (2, 3))
+
+
+def test_a_partition_from_before_reassignments_has_none() -> None:
+    """Its entry has no such fields; nor has that of a partition that rests today."""
+    value = json.loads(entries.partition_put(TOPIC.id, RESTING).value)
+    assert sorted(value) == ["isr", "leader", "leader_epoch", "partition_epoch", "replicas"]
+    assert RESTING.reassignment is None
+    assert RESTING.original == RESTING.target == RESTING.replicas
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reassignment": {"original": [1, 7], "target": [4]}},  # its replicas lack an original one
+        {"reassignment": {"target": [4]}},
+        {"former": [1]},
+    ],
+)
+def test_a_reassignment_that_makes_no_sense_names_the_entry(changes: dict[str, object]) -> None:
+    """Nothing is guessed from a damaged store."""
+    put = entries.partition_put(TOPIC.id, MOVING)
+    bad = json.dumps(json.loads(put.value) | changes).encode()
+    topic = entries.topic_put(TopicRecord(TOPIC.id, "t", {}, (MOVING,)))
+    found = {topic.key: Entry(topic.value, 9), put.key: Entry(bad, 9)}
+    with pytest.raises(StoreError, match=r"its entry 'partitions/\w+/0' cannot be read"):
+        without_pause(entries.read_state(found))
