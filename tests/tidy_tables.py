@@ -94,6 +94,7 @@ PURE_FILES = """
     broker/controller/elections.py broker/controller/entries.py broker/controller/heartbeats.py
     broker/controller/isr.py broker/controller/moves.py broker/controller/liveness.py
     broker/controller/placement.py broker/controller/plans.py broker/controller/pushes.py
+    broker/controller/reassignments.py broker/controller/request_plans.py
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
     broker/groups/consumer_records.py broker/coordination/record_fields.py

@@ -3,7 +3,8 @@
 The cluster knows a broker from its first admission on, also while it is down: a new topic gets
 replicas on it if there are too few live brokers. An operator unregisters a broker that will not
 come back. The controller refuses that while the broker is live, or while a partition has a replica
-there. Afterwards no deleted topic waits for the broker. If it comes back, the controller admits it
+there, or is being reassigned to it. Afterwards no deleted topic or removed replica waits for the
+broker. If it comes back, the controller admits it
 like a new broker, and it sets its old logs aside.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.plans import Change, Plan
+from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import State, Tombstone
 from minibroker.broker.metadata.store import Delete, Put
 from minibroker.protocol.constants import ErrorCode
@@ -35,9 +36,14 @@ def plan_unregister(
         return Plan(UnregisterBrokerResponse(code, reason), state)
     admissions = {node: one for node, one in state.admissions.items() if node != node_id}
     tombstones = {tombstone.id: tombstone for tombstone in _without(state, node_id)}
-    writes = (entries.admission_removal(node_id), *_tombstone_writes(state, tombstones))
-    after = replace(state, admissions=admissions, tombstones=tombstones)
-    return Plan(UnregisterBrokerResponse(), after, writes, change=Change(has_other_brokers=True))
+    draft = Draft(replace(state, admissions=admissions, tombstones=tombstones))
+    draft.write([entries.admission_removal(node_id), *_tombstone_writes(state, tombstones)])
+    for name, record in state.partitions():
+        if node_id in record.former:
+            former = tuple(node for node in record.former if node != node_id)
+            draft.set_partition(state.topics[name.topic], replace(record, former=former))
+    plan = draft.plan(UnregisterBrokerResponse())
+    return replace(plan, change=plan.change._replace(has_other_brokers=True))
 
 
 def _refusal(state: State, node_id: int) -> tuple[ErrorCode, str]:
@@ -47,7 +53,11 @@ def _refusal(state: State, node_id: int) -> tuple[ErrorCode, str]:
         known = ", ".join(map(str, sorted(state.admissions)))
         what = f"there is no broker {node_id}; known are {known}"
         return ErrorCode.BROKER_ID_NOT_REGISTERED, what
-    held = Counter(name.topic for name, record in state.partitions() if node_id in record.replicas)
+    held = Counter(
+        name.topic
+        for name, record in state.partitions()
+        if node_id in record.replicas or node_id in record.target
+    )
     if not held:
         return ErrorCode.NONE, ""
     named = [f"{topic} ({count})" for topic, count in sorted(held.items())]
@@ -55,7 +65,7 @@ def _refusal(state: State, node_id: int) -> tuple[ErrorCode, str]:
     replicas = "1 replica" if held.total() == 1 else f"{held.total()} replicas"
     what = (
         f"broker {node_id} holds {replicas}, of the topics {', '.join(named[:TOPICS_NAMED])}{more};"
-        " start it again, or delete these topics"
+        " start it again, reassign its partitions, or delete these topics"
     )
     return ErrorCode.INVALID_REQUEST, what
 

@@ -7,7 +7,9 @@ writes nothing more (`ControllerLost`). One task makes all decisions, one at a t
 1. A review, if brokers came or went, or if one must be fenced or is heard again. It makes one
    transaction for all partitions concerned.
 2. The removal of tombstones of which no broker holds a replica any more.
-3. Jobs, in order. Consecutive ALTER_PARTITION requests are decided together.
+3. The next steps of reassignments that have become possible, and the removal of former replicas
+   whose brokers have deleted them.
+4. Jobs, in order. Consecutive ALTER_PARTITION requests are decided together.
 
 Another task prepares the moves of leaderships from live brokers, and queues them as jobs
 (`handovers.py`).
@@ -43,7 +45,7 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.broker.controller import brokers, elections, entries, isr, topics
+from minibroker.broker.controller import elections, entries, isr, topics
 from minibroker.broker.controller.channels import Channels
 from minibroker.broker.controller.context import Job, NodeContext
 from minibroker.broker.controller.deletions import Deletions
@@ -51,9 +53,15 @@ from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.handovers import Handovers
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats
 from minibroker.broker.controller.moves import Move, plan_moves
-from minibroker.broker.controller.plans import Plan
+from minibroker.broker.controller.plans import Change, Plan
 from minibroker.broker.controller.prober import OrderProgress, Prober
 from minibroker.broker.controller.pushes import Acknowledgement
+from minibroker.broker.controller.reassignments import (
+    FormerReplica,
+    Reassignments,
+    plan_forgetting,
+)
+from minibroker.broker.controller.request_plans import plan_of
 from minibroker.broker.controller.requests import Request, Response, refuse
 from minibroker.broker.controller.state import BrokerRegistration, State
 from minibroker.broker.controller.statistics import Statistics, count
@@ -74,6 +82,10 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
 )
 from minibroker.protocol.messages.leaders import ElectLeadersRequest
+from minibroker.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+)
 from minibroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -93,6 +105,7 @@ ANSWERED_AFTER_PUSHES: Final = (
     DeleteTopicsRequest,
     CreatePartitionsRequest,
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     ControlledShutdownRequest,
 )
 
@@ -103,6 +116,8 @@ OF_CLIENTS: Final = (
     CreatePartitionsRequest,
     AlterConfigsRequest,
     UnregisterBrokerRequest,
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
 )
 
 # Requests before which leaders hand over.
@@ -159,6 +174,7 @@ class Controller:
         self._state = State()
         self._registered: Mapping[int, BrokerRegistration] = {}
         self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
+        self._reassignments = Reassignments(context.config)
         self._revision = 0  # of the registrations
         self._is_review_due = True
         self._channels = Channels(
@@ -257,6 +273,11 @@ class Controller:
                 elif self._deletions.done:
                     plan = topics.plan_forgetting(self._state, self._deletions.pop_done())
                     await self._carry_out(plan, nursery)
+                elif self._reassignments.is_due:
+                    await self._reassign(nursery)
+                elif self._deletions.removed:
+                    plan = plan_forgetting(self._state, self._deletions.pop_removed())
+                    await self._carry_out(plan, nursery)
                 elif self._jobs:
                     await self._do_jobs(nursery)
                 else:
@@ -270,10 +291,19 @@ class Controller:
         if self._heartbeats.is_isolated(now):
             raise ControllerIsolated
         fenced = self._heartbeats.judge(now)
-        plan = await take_turns(
-            elections.review(self._state, self._registered, self._config, fenced)
-        )
+        review = elections.review(self._state, self._registered, self._config, fenced)
+        await self._carry_out(await take_turns(review), nursery)
+
+    async def _reassign(self, nursery: trio.Nursery) -> None:
+        """Take the next steps of the reassignments under way."""
+        plan = await take_turns(self._reassignments.plan(self._state))
         await self._carry_out(plan, nursery)
+        if self.moves_to_targets():
+            self._handovers.move_reassigned()
+
+    def moves_to_targets(self) -> Sequence[Move]:
+        """Return the moves of leaderships that reassignments wait for now."""
+        return self._reassignments.moves(self._state)
 
     def _review_again(self) -> None:
         self._is_review_due = True
@@ -289,9 +319,9 @@ class Controller:
         if entries.read_active_controller(snapshot.entries) != self._active:
             raise ControllerLost
         self._state = await take_turns(entries.read_state(snapshot.entries))
-        self._without_heirs = elections.without_heirs(
-            self._state, (name for name, _ in self._state.partitions())
-        )
+        whole = Change(partitions=tuple(name for name, _ in self._state.partitions()))
+        self._without_heirs = elections.without_heirs(self._state, whole.partitions)
+        self._reassignments.on_change(self._state, whole)
         if leftovers := entries.leftovers(snapshot.entries, self._state):
             await self._commit(leftovers)
             text = "%s Removed what its predecessor left of topics half made or deleted: %d entries"
@@ -329,35 +359,21 @@ class Controller:
 
     async def _plan(self, requests: Sequence[Any]) -> tuple[Sequence[Any], Plan[Any]]:
         """Return an answer to each of the requests, and the plan."""
-        planning: Turns[Plan[Any]]
         match requests[0]:
             case AlterPartitionRequest():
                 plan = await take_turns(isr.plan_alterations(self._state, requests))
                 return plan.answer, plan
-            case CreateTopicsRequest() as request:
-                planning = topics.plan_create(self._state, self._config, request, self._context.rng)
-            case DeleteTopicsRequest() as request:
-                planning = topics.plan_delete(self._state, request)
-            case CreatePartitionsRequest() as request:
-                planning = topics.plan_create_partitions(
-                    self._state, self._config, request, self._context.rng
-                )
-            case AlterConfigsRequest() as request:
-                planning = topics.plan_alter(self._state, self._config, request)
-                self._is_review_due = True  # unclean election may be allowed now
-            case ControlledShutdownRequest() as request:
-                planning = elections.plan_shutdown(self._state, self._config, request)
-            case UnregisterBrokerRequest() as request:
-                unregistered = brokers.plan_unregister(self._state, request)
-                return [unregistered.answer], unregistered
             case ElectionJob(moves, too_late):
                 is_late = trio.current_time() >= too_late
-                electing = plan_moves(self._state, () if is_late else moves)
-                elected = await take_turns(electing)
-                return [elected.answer], elected
+                planning: Turns[Plan[Any]] = plan_moves(self._state, () if is_late else moves)
             case RecoveryJob(tails):
                 found = elections.recover(self._state, self._config, self._without_heirs, tails)
                 return [found], found
+            case request:
+                # Unclean election may be allowed after a change of settings.
+                self._is_review_due |= isinstance(request, AlterConfigsRequest)
+                rng, reassigned = self._context.rng, self._reassignments.names
+                planning = plan_of(request, self._state, self._config, rng, reassigned)
         plan = await take_turns(planning)
         return [plan.answer], plan
 
@@ -388,6 +404,7 @@ class Controller:
         old, self._state, change = self._state, plan.state, plan.change
         self._without_heirs.difference_update(change.partitions)
         self._without_heirs |= elections.without_heirs(self._state, change.partitions)
+        self._reassignments.on_change(self._state, change)
         self._channels.set(self._state, nursery)
         if change.has_other_brokers:
             self._handovers.restart_balance(trio.current_time())
@@ -433,9 +450,11 @@ class Controller:
         self._heartbeats.on_acknowledgement(broker)
         for topic_id in acknowledgement.stopped:
             self._deletions.record(node_id, topic_id, self._state.tombstones)
+        for name, topic_id in acknowledgement.removed:
+            self._deletions.record_removed(FormerReplica(name, topic_id, node_id))
         for name, error in acknowledgement.refusals:
             log.warning("%s Broker %d refuses %s: error %d", self._name, node_id, name, error)
-        if acknowledgement.stopped:
+        if acknowledgement.stopped or acknowledgement.removed:
             self._work.set()
         self._on_progress()
 

@@ -19,7 +19,8 @@ The rules for one partition, in order:
    records that were acknowledged before the ISR shrank are also on replicas that have left it, and
    these may be the only ones that still have them (K2). One of the replicas that must be live must
    be able to lead: if their logs are damaged, the other replicas' logs prove nothing.
-3. If there are no heirs and the topic allows unclean election: any live replica leads.
+3. If there are no heirs and the topic allows unclean election: any live replica leads, but none
+   that a reassignment is adding and that has never been in sync.
 4. Otherwise no broker leads. The ISR stays, and the partition waits for its members.
 
 A member is unsafe if its broker came back and may have lost unflushed data: the machine stopped,
@@ -276,8 +277,10 @@ def _decide_without_heirs(
             return _Decision(
                 _elected(record, candidates[0], candidates), Report(logging.WARNING, text)
             )
-    elif candidates and config.for_topic(topic.configs).unclean_leader_election_enable:
-        heard = tuple(node for node in candidates if node not in live.fenced) or candidates
+    elif (
+        copies := tuple(node for node in candidates if node in {*record.original, *record.isr})
+    ) and config.for_topic(topic.configs).unclean_leader_election_enable:
+        heard = tuple(node for node in copies if node not in live.fenced) or copies
         leader = next((node for node in heard if node in record.isr), heard[0])
         text = (
             f"Partition {name}: unclean election of broker {leader}, because no in-sync replica"
@@ -329,7 +332,7 @@ def _candidates(
 def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tuple[int, ...]:
     """Return the replicas whose logs rule 2 must compare: together they were sent all acknowledged
     records."""
-    enough = min(config.for_topic(topic.configs).min_insync_replicas, len(record.replicas))
+    enough = min(config.for_topic(topic.configs).min_insync_replicas, len(record.original))
     return record.isr if len(record.isr) >= enough else record.replicas
 
 

@@ -10,6 +10,7 @@ includes a session: a controller that was stopped for that long is not the contr
     ELECT_LEADERS       handover, then election of each partition that is ready; the leaders of the
                         other partitions stay
     a rebalance         the same, for partitions whose preferred replica does not lead
+    a reassignment      the same, for partitions whose leader is to leave the assignment
     CONTROLLED_SHUTDOWN handover of all, then the request itself, which also moves the partitions
                         that are not ready: the broker is about to stop
 
@@ -55,6 +56,7 @@ PARTITIONS_MAX: Final = 200  # in one order
 AGAIN_S: Final = 0.01  # before a leader is asked again
 HANDOVER_S_MAX: Final = 1.0  # that a leader refuses acks=1 because its target is behind
 LEAVING_S_MAX: Final = 3.0  # the same for a broker that is about to stop
+REASSIGNMENT_AGAIN_S: Final = 1.0  # before a leader that is to leave is asked again
 DECISION_S_MAX: Final = 1.0  # from the last answer to the beginning of the write
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,9 @@ class Elector(Protocol):
 
     async def elect(self, moves: Sequence[Move], too_late: float) -> Collection[TopicPartition]:
         """Elect these targets, unless it is too late; return the partitions moved."""
+
+    def moves_to_targets(self) -> Sequence[Move]:
+        """Return the moves that reassignments wait for now."""
 
     async def until_pushed(self) -> None:
         """Wait until each live broker knows the state or does not answer."""
@@ -101,6 +106,7 @@ class Handovers:
         self._session_s = config.broker_session_timeout_ms / 1000
         self._balance = Balance(config.leader_imbalance_check_interval_seconds, now)
         self._requests: deque[Job[Any]] = deque()
+        self._reassignments_due_at = math.inf  # when to look at `moves_to_targets`
         self._work = trio.Event()
 
     def submit(self, job: Job[Any]) -> None:
@@ -111,6 +117,12 @@ class Handovers:
     def restart_balance(self, now: float) -> None:
         """Wait another interval before rebalancing: a broker came, went or asked to stop."""
         self._balance.restart(now)
+
+    def move_reassigned(self) -> None:
+        """Move the leaderships that reassignments wait for, until none is left."""
+        if math.isinf(self._reassignments_due_at):
+            self._reassignments_due_at = -math.inf
+            self._work.set()
 
     def dismiss(self) -> list[Job[Any]]:
         """Return the unanswered requests, which are not served any more."""
@@ -127,6 +139,8 @@ class Handovers:
         while True:
             if self._requests:
                 await self._serve(self._requests[0])
+            elif trio.current_time() >= self._reassignments_due_at:
+                await self._move_reassigned()
             elif trio.current_time() >= self._balance.due_at:
                 await self._rebalance()
             else:
@@ -134,12 +148,18 @@ class Handovers:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Wait until a request arrives or rebalancing is due."""
-        if not self._config.auto_leader_rebalance_enable:
+        """Wait until a request arrives, or rebalancing or a reassignment is due."""
+        due_at = self._reassignments_due_at
+        if self._config.auto_leader_rebalance_enable:
+            due_at = min(due_at, self._balance.due_at)
+        with trio.move_on_at(due_at):
             await self._work.wait()
-            return
-        with trio.move_on_at(self._balance.due_at):
-            await self._work.wait()
+
+    async def _move_reassigned(self) -> None:
+        self._reassignments_due_at = math.inf
+        if moves := self._elector.moves_to_targets():
+            await self._move(moves)
+            self._reassignments_due_at = trio.current_time() + REASSIGNMENT_AGAIN_S
 
     async def _rebalance(self) -> None:
         percentage = self._config.leader_imbalance_per_broker_percentage

@@ -1,4 +1,5 @@
-"""Moves of leaderships away from live leaders: preferred leader election (CTL-10), as plans.
+"""Moves of leaderships away from live leaders, as plans: preferred leader election (CTL-10), and
+leaders that leave by a reassignment.
 
 The preferred leader of a partition is its first replica. It is elected only if it is active and in
 the ISR, and only after the leader has handed over (`handovers.py`). Each `Move` names the leader
@@ -172,7 +173,7 @@ def plan_moves(state: State, moves: Sequence[Move]) -> Turns[Plan[tuple[TopicPar
         yield
     if moved:
         to = ", ".join(f"{count} to broker {node}" for node, count in sorted(counts.items()))
-        text = f"Preferred leader election: {len(moved)} leaderships moved ({to})"
+        text = f"{len(moved)} leaderships moved from live leaders ({to})"
         draft.reports.append(Report(logging.INFO, text))
     return draft.plan(tuple(moved))
 

@@ -14,7 +14,7 @@ has acknowledged is not sent again; otherwise a slow broker would never finish.
 * UPDATE_METADATA is sent before roles, because it carries the topics' settings. The first one has
   `begins_image`: the whole image follows.
 * STOP_REPLICA is for deleted topics, so that a topic created again under the same name finds its
-  directory free.
+  directory free; and for replicas that a reassignment has removed from the broker.
 * LEADER_AND_ISR. The one that sends the last role has `completes_roles`: then the broker knows
   which logs have no role and which topics do not exist any more, and that its earlier roles stand.
 
@@ -94,11 +94,12 @@ class Refusal(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """The result of a push: deleted topics of which the broker holds nothing any more, and
-    refusals."""
+    """The result of a push: deleted topics and former replicas (with the topic's id) of which the
+    broker holds nothing any more, and refusals."""
 
     stopped: tuple[bytes, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    removed: tuple[tuple[TopicPartition, bytes], ...] = ()
 
 
 class Pushes:
@@ -126,6 +127,7 @@ class Pushes:
         self._deleted: _Queue[tuple[str, bytes]] = OrderedDict()
         self._partitions: _Queue[TopicPartition] = OrderedDict()
         self._stops: _Queue[tuple[bytes, int]] = OrderedDict()
+        self._removals: _Queue[TopicPartition] = OrderedDict()  # former replicas of the broker
         self._roles: _Queue[TopicPartition] = OrderedDict()
         self._new_roles: _Queue[TopicPartition] = OrderedDict()  # behind the others: see `_is_new`
         # The partitions of each topic of which the broker has logs, as far as is known.
@@ -135,6 +137,7 @@ class Pushes:
         self._tombstones: dict[bytes, Tombstone] = {}
         self._unstopped: dict[bytes, set[int]] = {}  # the partitions that are not gone yet
         self._failed_stops: dict[tuple[bytes, int], None] = {}
+        self._failed_removals: dict[TopicPartition, None] = {}
 
     def renew(self, broker: BrokerRegistration) -> None:
         """Continue with a new registration of the same process, which knows what it has
@@ -170,11 +173,11 @@ class Pushes:
     @property
     def has_refused(self) -> bool:
         """Whether something was refused that is to be sent again later."""
-        return bool(self.uncreated or self._failed_stops)
+        return bool(self.uncreated or self._failed_stops or self._failed_removals)
 
     @property
     def _queues(self) -> tuple["_Queue[Any]", ...]:
-        return (*self._metadata_queues, self._stops, self._roles, self._new_roles)
+        return (*self._metadata_queues, self._stops, self._removals, self._roles, self._new_roles)
 
     @property
     def _metadata_queues(self) -> tuple["_Queue[Any]", ...]:
@@ -206,6 +209,8 @@ class Pushes:
             _add(self._roles, self.uncreated, self.change_count)
             _add(self._stops, self._failed_stops, self.change_count)
             self._failed_stops.clear()
+            _add(self._removals, self._failed_removals, self.change_count)
+            self._failed_removals.clear()
 
     def next(self, state: State) -> Push | None:
         """Return the next request; None if nothing is left. `handle_response` or `fail` must
@@ -214,16 +219,21 @@ class Pushes:
         if not self._is_begun:
             self._begin(state)
         metadata = _oldest(*self._metadata_queues)
-        others = _oldest(self._stops, self._roles, self._new_roles)
+        others = _oldest(self._stops, self._removals, self._roles, self._new_roles)
         states = _States(state)
         if self._is_first_due or (metadata <= others and metadata < NOTHING):
             return self._next_metadata(states)
-        if self._stops:
-            return self._next_stops()
+        if self._stops or self._removals:
+            push = self._next_stops(states)
+            if push.request.partitions:
+                return push
+            self._sent.clear()  # replicas that were assigned again
         push = self._next_roles(states)
         if push.request.partitions or push.request.completes_roles:
             return push
         self._sent.clear()  # roles of other brokers
+        if self._removals:
+            return self.next(state)
         return None if metadata == NOTHING else self._next_metadata(states)
 
     def handle_response(self, push: Push, response: Any) -> Acknowledgement | None:
@@ -236,7 +246,7 @@ class Pushes:
             self._is_first_due = False
             return Acknowledgement()
         if push.api_key == ApiKey.STOP_REPLICA:
-            return Acknowledgement(tuple(self._handle_stops(push.request, response)))
+            return self._handle_stops(push.request, response)
         self._is_last_due &= not push.request.completes_roles
         return Acknowledgement(refusals=tuple(self._handle_roles(response)))
 
@@ -253,7 +263,7 @@ class Pushes:
         _add(self._topics, state.topics, 1)
         _add(self._partitions, (name for name, _ in state.partitions()), 1)
         for name, one in state.partitions():
-            if one.partition_epoch > 0:
+            if one.partition_epoch > 0 and self.broker.node_id in one.original:
                 self._held[name.topic].add(name.partition)
         _add(self._roles, self._partitions, 1)
 
@@ -300,7 +310,7 @@ class Pushes:
         while queue:
             self._move_to_sent(queue)
 
-    def _next_stops(self) -> Push:
+    def _next_stops(self, states: "_States") -> Push:
         stopped: list[StoppedPartition] = []
         while self._stops and len(stopped) < STOPS_MAX:
             topic_id, number = self._move_to_sent(self._stops)
@@ -308,6 +318,10 @@ class Pushes:
             stopped.append(
                 StoppedPartition(name, topic_id, number, EPOCH_DURING_DELETE, delete=True)
             )
+        while self._removals and len(stopped) < STOPS_MAX:
+            removal = states.removal(self._move_to_sent(self._removals), self.broker.node_id)
+            if removal is not None:
+                stopped.append(removal)
         request = StopReplicaRequest(
             *self._sender, partitions=tuple(stopped), number=next(self._numbers)
         )
@@ -315,19 +329,30 @@ class Pushes:
 
     def _handle_stops(
         self, request: StopReplicaRequest, response: StopReplicaResponse
-    ) -> Iterator[bytes]:
-        """Yield the deleted topics of which the broker holds nothing any more."""
-        failed = {(one.topic, one.partition) for one in response.partitions if one.error}
-        for stopped in request.partitions:
-            topic_id, number = stopped.topic_id, stopped.partition
-            if (stopped.topic, number) in failed:
-                self._failed_stops[topic_id, number] = None
-                continue
-            left = self._unstopped[topic_id]
-            left.discard(number)
-            if not left:
-                del self._unstopped[topic_id], self._tombstones[topic_id]
-                yield topic_id
+    ) -> Acknowledgement:
+        """Return the deleted topics and former replicas of which the broker holds nothing more."""
+        errors = {(one.topic, one.partition): one.error for one in response.partitions}
+        stopped: list[bytes] = []
+        removed: list[tuple[TopicPartition, bytes]] = []
+        refusals: list[Refusal] = []
+        for one in request.partitions:
+            name, topic_id = TopicPartition(one.topic, one.partition), one.topic_id
+            if one.leader_epoch != EPOCH_DURING_DELETE:
+                self._held[name.topic].discard(name.partition)
+                if error := errors.get(name, 0):
+                    self._failed_removals[name] = None
+                    refusals.append(Refusal(name, error))
+                else:
+                    removed.append((name, topic_id))
+            elif errors.get(name, 0):
+                self._failed_stops[topic_id, name.partition] = None
+            else:
+                left = self._unstopped[topic_id]
+                left.discard(name.partition)
+                if not left:
+                    del self._unstopped[topic_id], self._tombstones[topic_id]
+                    stopped.append(topic_id)
+        return Acknowledgement(tuple(stopped), tuple(refusals), tuple(removed))
 
     def _next_roles(self, states: "_States") -> Push:
         roles: list[PartitionState] = []
@@ -341,6 +366,8 @@ class Pushes:
                     early.append((queue, name, number))  # its settings are sent first
                 elif role is not None and self._is_new(role, name) and queue is self._roles:
                     self._new_roles.setdefault(name, number)
+                elif role is None and states.removal(name, self.broker.node_id) is not None:
+                    self._removals.setdefault(name, number)
                 else:
                     self._sent.append((queue, name, number))
                     if role is not None:
@@ -351,7 +378,8 @@ class Pushes:
             *self._sender,
             partitions=tuple(roles),
             brokers=states.brokers,
-            completes_roles=self._is_last_due and not self._roles and not self._new_roles,
+            completes_roles=self._is_last_due
+            and not (self._roles or self._new_roles or self._removals),
             number=next(self._numbers),
         )
         return Push(ApiKey.LEADER_AND_ISR, request)
@@ -452,6 +480,17 @@ class _States:
             partition_epoch=record.partition_epoch,
             isr=record.isr,
             replicas=record.replicas,
+            original=record.original if record.reassignment is not None else (),
+        )
+
+    def removal(self, name: TopicPartition, node_id: int) -> StoppedPartition | None:
+        """Return the order to delete a former replica; None if it is none."""
+        record = self.state.partition(name)
+        if record is None or node_id not in record.former:
+            return None
+        epochs = record.leader_epoch, True, record.partition_epoch
+        return StoppedPartition(
+            name.topic, self.state.topics[name.topic].id, name.partition, *epochs
         )
 
 

@@ -16,6 +16,12 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownResponse,
 )
 from minibroker.protocol.messages.leaders import ElectLeadersRequest, ElectLeadersResponse
+from minibroker.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from minibroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -38,12 +44,16 @@ Request: TypeAlias = (
     | ControlledShutdownRequest
     | ElectLeadersRequest
     | UnregisterBrokerRequest
+    | AlterPartitionReassignmentsRequest
+    | ListPartitionReassignmentsRequest
 )
 WholeResponse: TypeAlias = (
     AlterPartitionResponse
     | ControlledShutdownResponse
     | ElectLeadersResponse
     | UnregisterBrokerResponse
+    | AlterPartitionReassignmentsResponse
+    | ListPartitionReassignmentsResponse
 )
 Response: TypeAlias = TopicsResponse | WholeResponse
 
@@ -69,6 +79,10 @@ def refuse(request: Request, code: ErrorCode, message: str) -> Response:
             return ElectLeadersResponse(code, message)
         case UnregisterBrokerRequest():
             return UnregisterBrokerResponse(code, message)
+        case AlterPartitionReassignmentsRequest():
+            return AlterPartitionReassignmentsResponse(code, message)
+        case ListPartitionReassignmentsRequest():
+            return ListPartitionReassignmentsResponse(code, message)
 
 
 def is_refused(response: Any, code: ErrorCode) -> bool:

@@ -89,7 +89,7 @@ def plan_create_partitions(
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         topic = _topic(draft, wanted.name)
         topic = draft.add_partitions(topic, _more_partitions(draft, config, topic, wanted, rng))
-        counts = len(topic.partitions), len(topic.partitions[0].replicas)
+        counts = len(topic.partitions), len(topic.partitions[0].target)
         return TopicResult(topic.name, 0, None, topic.id, *counts)
 
     return (yield from _plan_additions(state, request, grow, CreatePartitionsResponse))
@@ -103,7 +103,9 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
             what = f"{name} {INTERNAL_TOPICS[name]}"
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = _topic(draft, name)
-        holders = {node for record in topic.partitions for node in record.replicas}
+        holders = {
+            node for record in topic.partitions for node in (*record.replicas, *record.former)
+        }
         count = len(topic.partitions)
         draft.remove_topic(topic, Tombstone(topic.id, name, count, tuple(sorted(holders))))
         return TopicResult(name, topic_id=topic.id)
@@ -290,7 +292,7 @@ def _more_partitions(
     count = wanted.count - present
     _check_count(draft, count)
     brokers = brokers_of(draft.state)
-    factor = len(topic.partitions[0].replicas)
+    factor = len(topic.partitions[0].target)
     min_isr = config.for_topic(topic.configs).min_insync_replicas
     if wanted.assignments is not None:
         if len(wanted.assignments) != count:
@@ -298,7 +300,7 @@ def _more_partitions(
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, what)
         return assign_partitions(brokers, wanted.assignments, min_isr, factor, present)
     check_factor(brokers, factor, min_isr)
-    first = topic.partitions[0].replicas[0]
+    first = topic.partitions[0].target[0]
     if first in brokers.active:
         start = brokers.active.index(first) + present
     else:

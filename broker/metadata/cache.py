@@ -135,7 +135,8 @@ def _with_states(topic: TopicImage, states: Iterable[PartitionState]) -> TopicIm
         known = partitions[number]
         version = (state.leader_epoch, state.partition_epoch)
         if version >= (known.leader_epoch, known.partition_epoch):
+            members = state.isr, state.replicas
             partitions[number] = PartitionImage(
-                number, state.leader, state.leader_epoch, state.isr, state.replicas, version[1]
+                number, state.leader, state.leader_epoch, *members, version[1], state.original
             )
     return replace(topic, partitions=tuple(partitions))

@@ -43,7 +43,8 @@ class PartitionImage:
     never empty.
 
     An election raises both epochs, a change of the ISR only the partition epoch. A partition of
-    which the controller has told nothing yet has no replicas.
+    which the controller has told nothing yet has no replicas. `original` is the assignment before
+    the reassignment under way; empty if there is none.
     """
 
     partition: int
@@ -52,6 +53,7 @@ class PartitionImage:
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     partition_epoch: int
+    original: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.isr or not self.replicas, "an ISR never becomes empty"

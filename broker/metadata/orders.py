@@ -36,6 +36,7 @@ def _is_sound(state: PartitionState) -> bool:
         and 0 <= state.partition_epoch <= INT64_MAX
         and 0 < len(set(state.isr)) == len(state.isr)
         and {*state.isr} <= {*state.replicas}
+        and {*state.original} <= {*state.replicas}
         and min(state.replicas) >= 0
         and (state.leader == NO_NODE or state.leader in state.isr)
     )

@@ -2,8 +2,8 @@
 
 A broker is ready if another broker can be restarted now without a partition losing its last live
 in-sync replica: this broker is registered and unfenced, the controller has sent it all roles and
-the whole image, and every replica on it leads, or follows and is in sync. A broker that shuts down
-is not ready from the first moment on.
+the whole image, and every replica on it leads, or follows and is in sync, or is being added by a
+reassignment. A broker that shuts down is not ready from the first moment on.
 
 The in-sync set is the controller's, as this broker was last told: a leader that was replaced may
 still have an older one. A broker that the controller cannot reach notices by the silence of its
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from minibroker.broker.metadata.model import ClusterImage
+from minibroker.broker.metadata.model import ClusterImage, PartitionImage
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Offline
@@ -94,13 +94,20 @@ def _troubles(facts: ReadinessFacts) -> Iterator[str]:
             image = facts.image.partition(name)
             if role.failure:
                 offline[name] = role.failure
-            elif image is not None and facts.broker_id not in image.isr:
+            elif image is not None and _is_lagging(image, facts.broker_id):
                 lagging.append(name)
     if offline:
         named = [f"{name} ({reason})" for name, reason in offline.items()]
         yield _listed("offline", named)
     if lagging:
         yield _listed("not in sync", list(map(str, lagging)))
+
+
+def _is_lagging(partition: PartitionImage, broker_id: int) -> bool:
+    """Whether a replica is not in sync, other than one that a reassignment adds: the replicas that
+    it joins stay until it is in sync."""
+    is_added = bool(partition.original) and broker_id not in partition.original
+    return broker_id not in partition.isr and not is_added
 
 
 def _listed(what: str, replicas: list[str]) -> str:

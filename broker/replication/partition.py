@@ -174,7 +174,7 @@ class Partition:
         followers: tuple[FollowerStatistics, ...] = ()
         kind = "offline"
         if isinstance(role, Leader):
-            kind, isr, replicas, followers = "leader", role.isr, role.replicas, followers_of(role)
+            kind, isr, replicas, followers = "leader", role.isr, role.assigned, followers_of(role)
             needed = min(self.settings.min_insync_replicas, len(replicas))
         elif isinstance(role, Follower):
             kind, lag = "failed" if role.failure else "follower", role.lag(log)

@@ -42,7 +42,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.roles import Leader, LocalBroker
 from minibroker.broker.replication.statistics import Traffic
 from minibroker.broker.turns import Turns
-from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_NODE, ErrorCode
+from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_EPOCH, NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import (
     PartitionObeyed,
     PartitionState,
@@ -124,6 +124,9 @@ class ReplicaTable:
         self.uncreated: dict[TopicPartition, Uncreated] = {}
         self.events = PartitionEvents(local_broker.broker_id)
         self.gone = Traffic()  # of replicas that were deleted
+        # Replicas that a reassignment removed: the topic's id, and the epochs of the removal. An
+        # older order may still arrive on a broken connection.
+        self._removed: dict[TopicPartition, tuple[bytes, tuple[int, int]]] = {}
         self._reported_corruption: dict[
             TopicPartition, Damage
         ] = {}  # the damage that was last logged
@@ -143,6 +146,8 @@ class ReplicaTable:
     def _apply_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
         if self._local_broker.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._is_removed(name, state):
+            return ErrorCode.FENCED_LEADER_EPOCH
         partition = self.partitions.get(name) or self._open(name, state, now)
         if partition.topic_id != state.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -156,6 +161,13 @@ class ReplicaTable:
             if len(state.replicas) > 1:
                 self.events.record(name, role_text(partition), now)
         return ErrorCode.NONE
+
+    def _is_removed(self, name: TopicPartition, state: PartitionState) -> bool:
+        """Whether a reassignment has removed the replica in this state or a later one."""
+        topic_id, version = self._removed.get(name, (b"", (NO_EPOCH, NO_EPOCH)))
+        if topic_id == state.topic_id:
+            return (state.leader_epoch, state.partition_epoch) <= version
+        return False
 
     def _open(self, name: TopicPartition, state: PartitionState, now: float) -> Partition:
         """Open the log that was found at start, or create one. Raises `Refused` in a shortage."""
@@ -251,20 +263,18 @@ class ReplicaTable:
     def give_up(self, stopped: StoppedPartition) -> PartitionObeyed:
         """Stop serving a partition. One that is not here counts as stopped before."""
         name = TopicPartition(stopped.topic, stopped.partition)
-        manager = self._collaborators.manager
         partition = self.partitions.get(name)
+        version = (NO_EPOCH, NO_EPOCH) if partition is None else partition.version
+        if partition is not None and partition.topic_id != stopped.topic_id:
+            return PartitionObeyed(*name, ErrorCode.NONE, *version)
+        if self._is_assigned_since(name, stopped):
+            return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH, *version)
+        if stopped.partition_epoch != NO_EPOCH:
+            epochs = stopped.leader_epoch, stopped.partition_epoch
+            self._removed[name] = (stopped.topic_id, epochs)
         if partition is None:
-            uncreated = self.uncreated.get(name)
-            if uncreated is not None and uncreated.state.topic_id == stopped.topic_id:
-                del self.uncreated[name]
-            log = manager.get(name)
-            if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
-                manager.delete(name, self._collaborators.wall_ms())
+            self._delete_unopened(name, stopped)
             return PartitionObeyed(*name)
-        if partition.topic_id != stopped.topic_id:
-            return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
-        if EPOCH_DURING_DELETE != stopped.leader_epoch < partition.leader_epoch:
-            return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH, *partition.version)
         self._collaborators.fetchers.unassign(partition.topic_partition)
         partition.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was stopped")
         if stopped.delete:
@@ -272,9 +282,37 @@ class ReplicaTable:
             del self.partitions[name]
             self._reported_corruption.pop(name, None)
             self.gone.add(partition.traffic)
-            manager.delete(name, self._collaborators.wall_ms())
+            self._collaborators.manager.delete(name, self._collaborators.wall_ms())
         self._collaborators.purgatory.notify(name)
-        return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
+        return PartitionObeyed(*name, ErrorCode.NONE, *version)
+
+    def _is_assigned_since(self, name: TopicPartition, stopped: StoppedPartition) -> bool:
+        """Whether a state newer than the one that stops a replica has assigned it."""
+        if stopped.leader_epoch == EPOCH_DURING_DELETE:
+            return False
+        partition, uncreated = self.partitions.get(name), self.uncreated.get(name)
+        known = (NO_EPOCH, NO_EPOCH)
+        if partition is not None:
+            known = partition.version
+        elif uncreated is not None and uncreated.state.topic_id == stopped.topic_id:
+            known = uncreated.state.leader_epoch, uncreated.state.partition_epoch
+        if stopped.partition_epoch == NO_EPOCH:
+            return stopped.leader_epoch < known[0]
+        log = self._collaborators.manager.get(name)
+        if log is not None and log.topic_id == stopped.topic_id:
+            # A log that is newer than the order means that the store is an old copy.
+            known = max(known, (log.epochs.newest_epoch, NO_EPOCH))
+        return (stopped.leader_epoch, stopped.partition_epoch) < known
+
+    def _delete_unopened(self, name: TopicPartition, stopped: StoppedPartition) -> None:
+        """Delete a replica without a role: its log that was found at start, or its wish for one."""
+        manager = self._collaborators.manager
+        uncreated = self.uncreated.get(name)
+        if uncreated is not None and uncreated.state.topic_id == stopped.topic_id:
+            del self.uncreated[name]
+        log = manager.get(name)
+        if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
+            manager.delete(name, self._collaborators.wall_ms())
 
     def hand_over(self, request: HandOverRequest, now: float) -> tuple[PartitionHandedOver, ...]:
         """Prepare the election of other replicas (see `Leader.hand_over`)."""

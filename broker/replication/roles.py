@@ -243,6 +243,7 @@ class Leader:
         "_handover",
         "_local_broker",
         "_progress",
+        "assigned",
         "epoch_start",
         "high_watermark",
         "isr_state",
@@ -274,6 +275,9 @@ class Leader:
             if replica != local_broker.broker_id
         }
         self.replicas: tuple[int, ...] = state.replicas
+        # The assignment before a reassignment under way: min.insync.replicas counts with it, so
+        # that a partition with one replica goes on while its second one copies.
+        self.assigned: tuple[int, ...] = state.original or state.replicas
         self.isr_state: IsrState = Committed(state.isr)
         self._handover: Handover | None = None
         # A follower whose log starts below this may hold deleted records, and must not lead.
@@ -299,6 +303,7 @@ class Leader:
         assert state.leader_epoch == self.leader_epoch, "another term is another Leader"
         known = self._progress
         self.replicas = state.replicas
+        self.assigned = state.original or state.replicas
         self.isr_state = Committed(state.isr)
         self._progress = {
             replica: known.get(replica) or Progress()
@@ -472,7 +477,7 @@ class Leader:
 
     def are_enough(self, staying: Collection[int], min_insync_replicas: int) -> bool:
         """Whether an in-sync set of these replicas is large enough for acks=all."""
-        return len(staying) >= min(min_insync_replicas, len(self.replicas))
+        return len(staying) >= min(min_insync_replicas, len(self.assigned))
 
     # -- what is committed
 

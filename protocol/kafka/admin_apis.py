@@ -169,6 +169,39 @@ ELECT_LEADERS: Final = api_of(
     """,
     flexible=2,
 )
+ALTER_PARTITION_REASSIGNMENTS: Final = api_of(
+    45,
+    "AlterPartitionReassignments",
+    "0-1",
+    """
+    timeout_ms:i32=60000 1+allow_replication_factor_change:bool=1
+    topics[name:string partitions[partition_index:i32 replicas:[i32]?]]
+    """,
+    """
+    throttle_time_ms:i32 1+allow_replication_factor_change:bool=1 error_code:i16
+    error_message:string?
+    responses[
+        name:string partitions[partition_index:i32 error_code:i16 error_message:string?]
+    ]
+    """,
+    flexible=0,
+)
+LIST_PARTITION_REASSIGNMENTS: Final = api_of(
+    46,
+    "ListPartitionReassignments",
+    "0-0",
+    "timeout_ms:i32=60000 topics?[name:string partition_indexes:[i32]]",
+    """
+    throttle_time_ms:i32 error_code:i16 error_message:string?
+    topics[
+        name:string
+        partitions[
+            partition_index:i32 replicas:[i32] adding_replicas:[i32] removing_replicas:[i32]
+        ]
+    ]
+    """,
+    flexible=0,
+)
 OFFSET_DELETE: Final = api_of(
     47,
     "OffsetDelete",

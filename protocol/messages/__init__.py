@@ -115,6 +115,8 @@ _MODULES: Final = {
     ApiKey.DELETE_GROUPS: "groups",
     ApiKey.ELECT_LEADERS: "leaders",
     ApiKey.ALTER_CONFIGS: "configs",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "reassignments",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "reassignments",
     ApiKey.OFFSET_DELETE: "group_offsets",
     ApiKey.ALTER_PARTITION: "control",
     ApiKey.UPDATE_FEATURES: "features",

@@ -29,7 +29,7 @@ from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.turns import without_pause
-from minibroker.protocol.constants import TRANSACTIONS_TOPIC
+from minibroker.protocol.constants import NO_EPOCH, TRANSACTIONS_TOPIC
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LiveBroker,
@@ -68,9 +68,11 @@ def state_of(
     isr: tuple[int, ...] = (1,),
     replicas: tuple[int, ...] = (1,),
     topic_id: bytes = b"i" * 16,
+    original: tuple[int, ...] = (),
 ) -> PartitionState:
     """What one partition shall be; `epochs` are leader epoch and partition epoch."""
-    return PartitionState(name.topic, topic_id, name.partition, leader, *epochs, isr, replicas)
+    members = isr, replicas, original
+    return PartitionState(name.topic, topic_id, name.partition, leader, *epochs, *members)
 
 
 def state_of_transactions(leader_epoch: int = 4) -> PartitionState:
@@ -320,12 +322,17 @@ class Node:
         return response.partitions
 
     def stop(
-        self, state: PartitionState, *, delete: bool, leader_epoch: int, controller_epoch: int = 0
+        self,
+        state: PartitionState,
+        *,
+        delete: bool,
+        leader_epoch: int,
+        controller_epoch: int = 0,
+        partition_epoch: int = NO_EPOCH,
     ) -> tuple[PartitionObeyed, ...]:
         """A STOP_REPLICA for one replica, which is not refused."""
-        stopped = StoppedPartition(
-            state.topic, state.topic_id, state.partition, leader_epoch, delete
-        )
+        epochs = leader_epoch, delete, partition_epoch
+        stopped = StoppedPartition(state.topic, state.topic_id, state.partition, *epochs)
         request = StopReplicaRequest(1, controller_epoch, self.broker_epoch, (stopped,))
         response = self.replicas.stop(request, 0.0)
         assert not response.error, response

@@ -13,6 +13,7 @@ from minibroker.protocol.kafka.adapters import (
     features,
     groups,
     log_dirs,
+    reassignments,
     records,
     transactions,
 )
@@ -65,6 +66,7 @@ ADAPTERS: Final[Mapping[int, Adapter]] = {
         *configs.ADAPTERS,
         *acls.ADAPTERS,
         *log_dirs.ADAPTERS,
+        *reassignments.ADAPTERS,
         *features.ADAPTERS,
         *transactions.ADAPTERS,
         _API_VERSIONS,

@@ -10,6 +10,7 @@ from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionObeyed,
+    StoppedPartition,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -84,13 +85,19 @@ class FakeReplicas:
         error = self._refusal(request)
         if error:
             return StopReplicaResponse(error)
-        for stopped in request.partitions:
-            name = TopicPartition(stopped.topic, stopped.partition)
-            assert stopped.delete
-            if self.logs.get(name) == stopped.topic_id:
-                self.roles.pop(name, None)
-                del self.logs[name]
-        return StopReplicaResponse(0)
+        return StopReplicaResponse(0, tuple(map(self._stop, request.partitions)))
+
+    def _stop(self, stopped: StoppedPartition) -> PartitionObeyed:
+        name = TopicPartition(stopped.topic, stopped.partition)
+        assert stopped.delete
+        known = self.roles.get(name)
+        is_removal = known is not None and stopped.partition_epoch >= 0
+        if is_removal and version(stopped) < version(known):
+            return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH)
+        if self.logs.get(name) == stopped.topic_id:
+            self.roles.pop(name, None)
+            del self.logs[name]
+        return PartitionObeyed(*name)
 
     def describe(
         self, request: DescribeReplicasRequest, now: float

@@ -28,6 +28,7 @@ from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.control import (
     LeaderAndIsrResponse,
     PartitionObeyed,
+    StoppedPartition,
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
@@ -76,15 +77,15 @@ def answer_of(push, errors=()):
 
 def tell(pushes, state, errors=()):
     """All that there is to tell, each request answered; and what came of it."""
-    taken, stopped, refusals = [], (), ()
+    taken, came = [], Acknowledgement()
     while (push := pushes.next(state)) is not None:
         taken.append(push)
         told = pushes.handle_response(push, answer_of(push, errors))
-        stopped, refusals = stopped + told.stopped, refusals + told.refusals
+        came = Acknowledgement(*(one + more for one, more in zip(came, told, strict=True)))
         assert len(taken) < 1000
     assert not pushes.has_more
     assert pushes.acknowledged == pushes.change_count
-    return taken, Acknowledgement(stopped, refusals)
+    return taken, came
 
 
 def told(state, node=1):
@@ -297,6 +298,68 @@ def test_a_deletion_comes_before_the_new_topic_of_the_name():
     assert [one.id for one in metadata.request.topics] == [b"n" * 16]
     assert [one.leader for one in metadata.request.partitions] == [1]
     assert kinds((stop, roles)) == [ApiKey.STOP_REPLICA, ApiKey.LEADER_AND_ISR]
+
+
+def moved(state, *, replicas, former=(), isr=None):
+    """The state in which a reassignment has changed t-0."""
+    topic = state.topics["t"]
+    record = topic.partitions[0]
+    changed = replace(
+        record,
+        leader=replicas[0],
+        isr=isr or replicas,
+        replicas=replicas,
+        former=former,
+        partition_epoch=record.partition_epoch + 1,
+    )
+    partitions = (changed, *topic.partitions[1:])
+    return replace(state, topics={"t": replace(topic, partitions=partitions)})
+
+
+def test_a_removed_replica():
+    """STOP_REPLICA with the epochs of the state in which it is gone, by the id of its topic, to its
+    own broker alone; who holds it then says so."""
+    old = state_of(topic_of("t", 2, epoch=3))
+    new = moved(old, replicas=(1,), former=(2,))
+    for node, wanted in ((1, ApiKey.LEADER_AND_ISR), (2, ApiKey.STOP_REPLICA)):
+        pushes = told(old, node)
+        pushes.add(difference(old, new))
+        (metadata, order), came = tell(pushes, new)
+        assert kinds((metadata, order)) == [ApiKey.UPDATE_METADATA, wanted]
+        if node == 2:
+            assert order.request.partitions == (StoppedPartition("t", b"t" * 16, 0, 3, True, 4),)
+            assert came == Acknowledgement(removed=((TopicPartition("t", 0), b"t" * 16),))
+
+
+def test_a_removed_replica_goes_before_the_roles_are_complete():
+    """Of a broker that was away: a log without a role would be kept as a stray."""
+    state = moved(state_of(topic_of("t", 2, epoch=3)), replicas=(1,), former=(2,))
+    taken, came = tell(pushes_of(2), state)
+    metadata, roles, stop, last = taken
+    assert kinds((metadata, stop)) == [ApiKey.UPDATE_METADATA, ApiKey.STOP_REPLICA]
+    assert [is_marked(one.request) for one in (metadata, roles, last)] == [True, False, True]
+    assert [one.partition for one in roles.request.partitions] == [1]
+    assert came.removed == ((TopicPartition("t", 0), b"t" * 16),)
+
+
+def test_a_removal_that_failed_is_repeated_while_it_holds():
+    """If the replica was assigned again in the meantime, its role is all that is told."""
+    old = state_of(topic_of("t", 1, epoch=3))
+    new = moved(old, replicas=(1,), former=(2,))
+    pushes = told(old, 2)
+    pushes.add(difference(old, new))
+    _, came = tell(pushes, new, {0: ErrorCode.FENCED_LEADER_EPOCH})
+    refusal = Refusal(TopicPartition("t", 0), ErrorCode.FENCED_LEADER_EPOCH)
+    assert came == Acknowledgement(refusals=(refusal,))
+    assert pushes.has_refused
+    pushes.repeat()
+    taken, came = tell(pushes, new, {0: ErrorCode.FENCED_LEADER_EPOCH})
+    assert kinds(taken) == [ApiKey.STOP_REPLICA]
+    again = moved(new, replicas=(1, 2), isr=(1,))
+    pushes.add(difference(new, again))
+    pushes.repeat()
+    assert kinds(tell(pushes, again)[0]) == [ApiKey.UPDATE_METADATA, ApiKey.LEADER_AND_ISR]
+    assert not pushes.has_refused
 
 
 def test_a_deletion_that_failed_is_repeated():

@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.brokers import plan_unregister
-from minibroker.broker.controller.state import Admission, Tombstone
+from minibroker.broker.controller.state import Admission, Reassignment, Tombstone
 from minibroker.broker.metadata.store import Delete
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
@@ -45,7 +45,8 @@ def test_a_broker_that_is_down_and_holds_nothing_is_forgotten():
         (
             3,
             ErrorCode.INVALID_REQUEST,
-            "broker 3 holds 1 replica, of the topics t (1); start it again, or delete these topics",
+            "broker 3 holds 1 replica, of the topics t (1); start it again, reassign its"
+            " partitions, or delete these topics",
         ),
         (
             5,
@@ -60,6 +61,19 @@ def test_others_are_not_forgotten(node, error, says):
     plan = unregister(state, node)
     assert (plan.answer.error, plan.answer.error_message) == (error, says)
     assert (plan.state, plan.writes) == (state, ())
+
+
+def test_a_broker_that_a_reassignment_needs_is_not_forgotten():
+    """Also where the reassignment still waits for its turn. A replica that was removed from it is
+    forgotten with it."""
+    waiting = replace(partition(), reassignment=Reassignment((1, 2, 3), (1, 2, 4)))
+    plan = unregister(known(state_of(waiting), 4), 4)
+    assert plan.answer.error == ErrorCode.INVALID_REQUEST
+    plan = unregister(known(state_of(replace(partition(), former=(4, 5))), 4), 4)
+    assert plan.answer.error == 0
+    assert plan.state.topics["t"].partitions[0].former == (5,)
+    partition_key = entries.partition_put(b"i" * 16, partition()).key
+    assert [write.key for write in plan.writes] == ["admissions/4", partition_key]
 
 
 def test_deleted_topics_wait_for_it_no_more():

@@ -28,6 +28,7 @@ def test_what_makes_sense_is_sound() -> None:
         {"isr": ()},
         {"isr": (1, 1)},
         {"isr": (1, 4)},
+        {"original": (1, 4)},
         {"replicas": ()},
         {"isr": (1, -1), "replicas": (1, -1)},
         {"epochs": (-1, 0)},

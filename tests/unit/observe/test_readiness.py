@@ -85,6 +85,17 @@ def test_a_follower_must_be_in_sync(node: Node) -> None:
     assert reasons(node) == []
 
 
+def test_a_replica_that_is_added_need_not_be_in_sync(node: Node) -> None:
+    """Those that it joins stay until it is; one of theirs must be in sync."""
+    members = {"isr": (2,), "replicas": (1, 2)}
+    added = state_of(FOLLOWED, leader=2, epochs=(1, 1), original=(2,), **members)
+    node.lead(state_of(epochs=(1, 1), **BOTH), added)
+    assert reasons(node) == []
+    leaves = state_of(FOLLOWED, leader=2, epochs=(1, 2), original=(1, 2), **members)
+    node.lead(state_of(epochs=(1, 1), **BOTH), leaves)
+    assert reasons(node) == ["1 replica is not in sync: t-1"]
+
+
 def test_a_follower_must_hear_of_its_leader(node: Node) -> None:
     """Where its leader is silent it may have lost its place in sync, and nobody could tell it."""
     node.services.silent_leaders = lambda now: (2,)

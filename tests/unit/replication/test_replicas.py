@@ -143,6 +143,64 @@ def test_a_stop_has_an_epoch_too() -> None:
     assert node.stop(state, delete=True, leader_epoch=2)[0].error == ErrorCode.NONE
 
 
+def removed(node: Node, *epochs: int, topic_id: bytes = b"i" * 16) -> int:
+    """The error of a STOP_REPLICA for t-0, which left the assignment in the state of these
+    epochs."""
+    leader_epoch, partition_epoch = epochs
+    state = state_of(topic_id=topic_id)
+    (answer,) = node.stop(
+        state, delete=True, leader_epoch=leader_epoch, partition_epoch=partition_epoch
+    )
+    return answer.error
+
+
+def test_a_removed_replica_is_deleted_and_does_not_come_back() -> None:
+    """What a reassignment removed goes, files and all; an order from before that arrives late
+    creates nothing, and one from after begins with an empty log."""
+    node = Node()
+    node.apply(state_of(epochs=(2, 3)))
+    node.append()
+    assert removed(node, 2, 4, topic_id=b"j" * 16) == ErrorCode.NONE
+    assert node.partition().is_leader
+    assert removed(node, 2, 4) == ErrorCode.NONE
+    assert node.replicas.get(T0) is None
+    assert "t-0" not in node.files.list(ROOT)
+    for epochs in ((2, 3), (2, 4), (1, 9)):
+        (late,) = node.apply(state_of(epochs=epochs))
+        assert late.error == ErrorCode.FENCED_LEADER_EPOCH
+        assert node.replicas.get(T0) is None
+    (again,) = node.apply(state_of(epochs=(2, 5)))
+    assert again.error == ErrorCode.NONE
+    assert node.partition().log.log_end == 0
+    (other,) = node.apply(state_of(OTHER, epochs=(2, 3)))
+    assert other.error == ErrorCode.NONE
+
+
+def test_a_removal_that_comes_late_deletes_nothing() -> None:
+    """A newer state has assigned the replica again: it may be in sync by now."""
+    node = Node()
+    node.apply(state_of(epochs=(2, 5)))
+    node.append()
+    assert removed(node, 2, 4) == ErrorCode.FENCED_LEADER_EPOCH
+    assert removed(node, 1, 9) == ErrorCode.FENCED_LEADER_EPOCH
+    assert node.partition().is_leader
+    assert removed(node, 2, 5) == ErrorCode.NONE
+
+
+def test_a_removal_reaches_a_log_without_a_role() -> None:
+    """The broker was away when its replica left. Of a log that is newer than the removal the store
+    is an old copy: then nothing is deleted."""
+    node = Node()
+    node.apply(state_of(epochs=(2, 5)))
+    node.append()
+    node.manager.close({})
+    again = Node(node.files)
+    assert removed(again, 1, 9) == ErrorCode.FENCED_LEADER_EPOCH
+    assert again.manager.get(T0) is not None
+    assert removed(again, 2, 6) == ErrorCode.NONE
+    assert again.manager.get(T0) is None
+
+
 def test_a_stop_without_delete_keeps_the_log() -> None:
     """RM-13: the replica serves nothing more, but its log and partition stay."""
     node = Node()

@@ -400,6 +400,19 @@ def test_who_is_to_join_counts_at_once() -> None:
     assert not leader.advance(5, 1, 1e9)
 
 
+def test_min_isr_counts_with_the_assignment_before_a_reassignment() -> None:
+    """A partition with one replica goes on while its second one copies; one that is to have fewer
+    needs as many as before until they are gone."""
+    world = World()
+    leader = world.lead((1,), (1,))
+    leader.update(replace(state((1,), (1, 2)), original=(1,)))
+    assert leader.is_isr_large_enough(2)
+    leader.update(state((1,), (1, 2)))
+    assert not leader.is_isr_large_enough(2)
+    leader.update(replace(state((1,), (1, 2, 3)), original=(1, 2, 3)))
+    assert not leader.is_isr_large_enough(2)
+
+
 def test_who_is_to_leave_counts_until_confirmed() -> None:
     """K1, A4: a shrink counts only when the controller has confirmed it."""
     leader = lead((1, 2), (1, 2))
