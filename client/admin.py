@@ -74,6 +74,11 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.offsets import PartitionOffset
+from minibroker.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest,
+)
+from minibroker.protocol.messages.reassignments import PartitionReassignment as WantedReassignment
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -148,6 +153,23 @@ class ElectionsReport(NamedTuple):
     elected: tuple[TopicPartition, ...]
     not_needed: tuple[TopicPartition, ...]
     failed: dict[TopicPartition, str]
+
+
+class ReassignmentsReport(NamedTuple):
+    """The result of a request for reassignments: the partitions whose reassignment was `accepted`
+    and goes on by itself; `failed` has the error and the reason for each other partition."""
+
+    accepted: tuple[TopicPartition, ...]
+    failed: dict[TopicPartition, tuple[ErrorCode, str]]
+
+
+class PartitionReassignment(NamedTuple):
+    """A reassignment under way: the present `replicas`, with those that it is adding and those that
+    it is removing. While it waits for its turn, it has added none."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
 
 
 class Admin:
@@ -383,9 +405,7 @@ class Admin:
         request = ElectLeadersRequest(names, self._answer_within_ms)
         answer = await ask_controller_once(self._open_cluster(), ApiKey.ELECT_LEADERS, request)
         response = answer.response
-        error = error_code(response.error)
-        if error != ErrorCode.NONE:
-            raise BrokerError(error, response.error_message or "")
+        _raise_error(response.error, response.error_message)
         elected, not_needed, failed = [], [], {}
         for one in response.partitions:
             name = TopicPartition(one.topic, one.partition)
@@ -396,6 +416,62 @@ class Admin:
             else:
                 failed[name] = one.error_message or error_code(one.error).name
         return ElectionsReport(tuple(elected), tuple(not_needed), failed)
+
+    # -- reassignments
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[tuple[str, int], Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> ReassignmentsReport:
+        """Move partitions to other brokers; with None cancel the reassignment under way.
+
+        The brokers of a partition are in order of preference. The call returns once the cluster has
+        recorded what must be done; `list_partition_reassignments` shows what is left. A request
+        that is repeated after a lost answer changes nothing more, but to cancel again fails with
+        NO_REASSIGNMENT_IN_PROGRESS, which then counts as success.
+        """
+        request = AlterPartitionReassignmentsRequest(
+            tuple(
+                WantedReassignment(*name, None if brokers is None else tuple(brokers))
+                for name, brokers in reassignments.items()
+            ),
+            self._answer_within_ms,
+            allow_replication_factor_change,
+        )
+        answer = await ask_controller_once(
+            self._open_cluster(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, request
+        )
+        response = answer.response
+        _raise_error(response.error, response.error_message)
+        accepted: list[TopicPartition] = []
+        failed: dict[TopicPartition, tuple[ErrorCode, str]] = {}
+        for one in response.partitions:
+            name, error = TopicPartition(one.topic, one.partition), error_code(one.error)
+            is_over = error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS and answer.is_repeated
+            if error == ErrorCode.NONE or is_over:
+                accepted.append(name)
+            else:
+                failed[name] = (error, one.error_message or error.name)
+        return ReassignmentsReport(tuple(accepted), failed)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """Return the reassignments under way, of these partitions or of all."""
+        names = None if partitions is None else tuple(TopicPartition(*one) for one in partitions)
+        request = ListPartitionReassignmentsRequest(names, self._answer_within_ms)
+        answer = await ask_controller_once(
+            self._open_cluster(), ApiKey.LIST_PARTITION_REASSIGNMENTS, request
+        )
+        _raise_error(answer.response.error, answer.response.error_message)
+        return {
+            TopicPartition(one.topic, one.partition): PartitionReassignment(
+                one.replicas, one.adding, one.removing
+            )
+            for one in answer.response.partitions
+        }
 
     # -- settings
 
@@ -558,6 +634,13 @@ class Admin:
         make: Callable[[tuple[T, ...]], Request[TopicResults]],
     ) -> list[RequestOutcome]:
         return await ask_controller(self._open_cluster(), api_key, topics, make)
+
+
+def _raise_error(code: int, message: str | None) -> None:
+    """Raise `BrokerError` if a request was refused as a whole."""
+    error = error_code(code)
+    if error != ErrorCode.NONE:
+        raise BrokerError(error, message or "")
 
 
 def _check_names(names: Iterable[object]) -> None:

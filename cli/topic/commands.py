@@ -28,6 +28,7 @@ from minibroker.cli.terminal import (
     pairs,
 )
 from minibroker.cli.topic.compaction import LogCompaction, compactions_of
+from minibroker.cli.topic.reassign import alter_replication_factor
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.partitions import Health
@@ -285,6 +286,16 @@ def alter(
             show_default=False,
         ),
     ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            min=1,
+            help="How many replicas each partition shall have.",
+            show_default=False,
+        ),
+    ] = None,
     replica_assignment: Assignment = None,
     config: Configs = None,
     delete_config: Annotated[
@@ -294,10 +305,11 @@ def alter(
         ),
     ] = None,
 ) -> None:
-    """Change the named settings of a topic, or give it more partitions.
+    """Change the named settings of a topic, or give it more partitions or other replicas.
 
-    Records stay where they are, but a key may go to another partition from then on.
-    --replica-assignment names the brokers of the new partitions only.
+    With more partitions records stay where they are, but a key may go to another partition from
+    then on. --replica-assignment names the brokers of the new partitions only.
+    --replication-factor adds replicas on live brokers, or removes the last ones.
     """
     name = one_topic(topic, topic_option)
     changes: dict[str, str | None] = dict(pairs(config or [], "--config"))
@@ -305,8 +317,11 @@ def alter(
     assignments = _assigned(replica_assignment)
     if assignments and partitions is None:
         raise typer.BadParameter("--replica-assignment needs --partitions")
-    if not changes and partitions is None:
-        what = "nothing to change: give --partitions, --config or --delete-config"
+    if not changes and partitions is None and replication_factor is None:
+        what = (
+            "nothing to change: give --partitions, --replication-factor, --config or"
+            " --delete-config"
+        )
         raise typer.BadParameter(what)
     with opened_admin(bootstrap, timeout_s) as admin:
         if changes:
@@ -314,6 +329,8 @@ def alter(
         if partitions is not None:
             chosen = {name: assignments} if assignments else None
             admin.create_partitions({name: partitions}, assignments=chosen)
+        if replication_factor is not None:
+            alter_replication_factor(admin, name, replication_factor)
     print(f"Altered topic {name}.")
 
 

@@ -1,4 +1,5 @@
-"""`minibroker partition recover`: accept that a damaged partition has lost records.
+"""`minibroker partition`: move partitions (`reassign`), and accept that a damaged one has lost
+records (`recover`).
 
 A broker that finds damage in a log (other than a torn tail, which was never acknowledged) keeps the
 bytes aside and leaves the partition offline: a log never becomes shorter without an operator's
@@ -13,16 +14,18 @@ import typer
 
 from minibroker.cli.settings import load_settings
 from minibroker.cli.terminal import USAGE, Failure, note
+from minibroker.cli.topic.reassign import reassign
 
 if TYPE_CHECKING:
     from minibroker.broker.log.recovery import Kept
 
-app = typer.Typer(help="Repair partitions.", no_args_is_help=True)
+app = typer.Typer(help="Move and repair partitions.", no_args_is_help=True)
+app.command()(reassign)
 
 
 @app.callback()
 def partition() -> None:
-    """Repair partitions."""
+    """Move and repair partitions."""
 
 
 @app.command()

@@ -61,6 +61,8 @@ class Admin:
     describe_replicas = awaiting(TrioAdmin.describe_replicas)
     unregister_broker = awaiting(TrioAdmin.unregister_broker)
     elect_leaders = awaiting(TrioAdmin.elect_leaders)
+    alter_partition_reassignments = awaiting(TrioAdmin.alter_partition_reassignments)
+    list_partition_reassignments = awaiting(TrioAdmin.list_partition_reassignments)
     describe_configs = awaiting(TrioAdmin.describe_configs)
     describe_broker_configs = awaiting(TrioAdmin.describe_broker_configs)
     alter_configs = awaiting(TrioAdmin.alter_configs)

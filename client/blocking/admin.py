@@ -60,6 +60,8 @@ class Admin:
     describe_replicas = waiting(TrioAdmin.describe_replicas)
     unregister_broker = waiting(TrioAdmin.unregister_broker)
     elect_leaders = waiting(TrioAdmin.elect_leaders)
+    alter_partition_reassignments = waiting(TrioAdmin.alter_partition_reassignments)
+    list_partition_reassignments = waiting(TrioAdmin.list_partition_reassignments)
     describe_configs = waiting(TrioAdmin.describe_configs)
     describe_broker_configs = waiting(TrioAdmin.describe_broker_configs)
     alter_configs = waiting(TrioAdmin.alter_configs)

@@ -42,6 +42,14 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
+from minibroker.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    PartitionReassigned,
+)
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -449,6 +457,35 @@ async def test_the_fate_of_each_partition_is_reported(
         broker.answers[ApiKey.ELECT_LEADERS] = lambda _: late
         with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT: not done in time"):
             await admin.elect_leaders()
+
+
+async def test_reassignments_are_asked_for_and_listed(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """What was accepted, what failed and why; and what is under way, of all or of some."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = one_topic()
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    results = (PartitionReassigned("t", 0), PartitionReassigned("t", 9, unknown, "no t-9"))
+    answer = AlterPartitionReassignmentsResponse(partitions=results)
+    broker.answers[ApiKey.ALTER_PARTITION_REASSIGNMENTS] = lambda _: answer
+    one = OngoingReassignment("t", 0, (4, 1), (4,), (1,))
+    listed = ListPartitionReassignmentsResponse(partitions=(one,))
+    broker.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: listed
+    async with Admin("a:9092", seams=seams) as admin:
+        report = await admin.alter_partition_reassignments({("t", 0): [4], ("t", 9): None})
+        assert report == ((("t", 0),), {("t", 9): (unknown, "no t-9")})
+        asked = broker.asked(AlterPartitionReassignmentsRequest)[-1]
+        assert [wanted.replicas for wanted in asked.partitions] == [(4,), None]
+        ongoing = {("t", 0): ((4, 1), (4,), (1,))}
+        assert await admin.list_partition_reassignments() == ongoing
+        assert broker.asked(ListPartitionReassignmentsRequest)[-1].partitions is None
+        await admin.list_partition_reassignments([("t", 0)])
+        assert broker.asked(ListPartitionReassignmentsRequest)[-1].partitions == (("t", 0),)
+        late = ListPartitionReassignmentsResponse(ErrorCode.REQUEST_TIMED_OUT, "not done in time")
+        broker.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: late
+        with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT: not done in time"):
+            await admin.list_partition_reassignments()
 
 
 async def test_one_thing_is_asked_of_the_controller_until_it_answers(

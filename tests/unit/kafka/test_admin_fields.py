@@ -46,6 +46,15 @@ from minibroker.protocol.messages.metadata import (
 )
 from minibroker.protocol.messages.produce import PartitionProduced, ProduceResponse
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
+from minibroker.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    PartitionReassigned,
+    PartitionReassignment,
+)
 from minibroker.protocol.messages.topics import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -106,6 +115,41 @@ def test_leaders_are_elected() -> None:
     with pytest.raises(ProtocolError, match="cannot say"):
         answer_to(frame, api, ElectLeadersResponse(41))
     assert answer_to(request(api, 1, 0, None, 9), api, ElectLeadersResponse(41)).error_code == 41
+
+
+def test_reassignments_are_altered() -> None:
+    """Null instead of brokers cancels; version 0 may always change the number of replicas."""
+    api = admin_apis.ALTER_PARTITION_REASSIGNMENTS
+    topics = [api.request.of("topics").make("t", [(1, [4, 5]), (2, None)])]
+    wanted = PartitionReassignment("t", 1, (4, 5)), PartitionReassignment("t", 2)
+    for version, is_allowed in ((0, True), (1, False)):
+        given = {"allow_replication_factor_change": False} if version else {}
+        frame = request(api, version, timeout_ms=9, topics=topics, **given)
+        expected = AlterPartitionReassignmentsRequest(wanted, 9, is_allowed)
+        assert decode_request(frame)[0].message == expected
+    results = PartitionReassigned("t", 1), PartitionReassigned("t", 2, 85, "none")
+    value = answer_to(frame, api, AlterPartitionReassignmentsResponse(0, None, results))
+    (told,) = value.responses
+    assert (told.name, [tuple(one) for one in told.partitions]) == (
+        "t",
+        [(1, 0, None), (2, 85, "none")],
+    )
+    refused = answer_to(frame, api, AlterPartitionReassignmentsResponse(41, "not here"))
+    assert (refused.error_code, refused.error_message, refused.responses) == (41, "not here", [])
+
+
+def test_reassignments_are_listed() -> None:
+    """Of some partitions, or with null of all."""
+    api = admin_apis.LIST_PARTITION_REASSIGNMENTS
+    frame = request(api, 0, 9, [api.request.of("topics").make("t", [1, 2])])
+    expected = ListPartitionReassignmentsRequest((("t", 1), ("t", 2)), 9)
+    assert decode_request(frame)[0].message == expected
+    frame = request(api, 0, 9, None)
+    assert decode_request(frame)[0].message == ListPartitionReassignmentsRequest(None, 9)
+    one = OngoingReassignment("t", 1, (4, 1), (4,), (1,))
+    value = answer_to(frame, api, ListPartitionReassignmentsResponse(partitions=(one,)))
+    (told,) = value.topics
+    assert (told.name, tuple(told.partitions[0])) == ("t", (1, [4, 1], [4], [1]))
 
 
 def test_offsets_are_deleted() -> None:

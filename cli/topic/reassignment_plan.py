@@ -1,0 +1,96 @@
+"""Plans of reassignments: made from the present assignment, or read from Kafka's JSON.
+
+A plan moves as little as possible: a replica stays where it is if its broker is among the wanted
+ones and has no more replicas than its share. The others go to the brokers with the fewest replicas.
+The first replica of a partition is its preferred leader; the plan spreads them in the same way.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+Name: TypeAlias = tuple[str, int]
+Assignments: TypeAlias = dict[Name, tuple[int, ...]]
+
+
+class PlanError(ValueError):
+    """A plan that cannot be read or made; the text says why."""
+
+
+def read_plan(text: str) -> Assignments:
+    """Read the JSON of Kafka's kafka-reassign-partitions. Raises `PlanError`."""
+    try:
+        found: Any = json.loads(text)
+        plan = {
+            (str(one["topic"]), int(one["partition"])): tuple(map(int, one["replicas"]))
+            for one in found["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        form = '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
+        raise PlanError(f"the plan is not of the form {form}: {error!r}") from error
+    if len(plan) < len(found["partitions"]):
+        raise PlanError("the plan names a partition twice")
+    return plan
+
+
+def plan_json(assignments: Mapping[Name, Sequence[int]]) -> str:
+    """Return a plan as Kafka's JSON, in one line."""
+    partitions = [
+        {"topic": topic, "partition": number, "replicas": [*replicas]}
+        for (topic, number), replicas in sorted(assignments.items())
+    ]
+    return json.dumps({"version": 1, "partitions": partitions})
+
+
+def balanced_plan(present: Mapping[Name, Sequence[int]], brokers: Iterable[int]) -> Assignments:
+    """Return a plan that spreads the partitions over these brokers, each with as many replicas as
+    it has. Raises `PlanError` if there are too few brokers."""
+    wanted = {*brokers}
+    share = -(-sum(map(len, present.values())) // max(1, len(wanted)))
+    kept = {
+        name: [node for node in replicas if node in wanted]
+        for name, replicas in sorted(present.items())
+    }
+    held = Counter[int](node for replicas in kept.values() for node in replicas)
+    led = Counter[int]()
+    while max(held.values(), default=0) > share:
+        # One replica of each partition at most, so that the new brokers can take all of them.
+        for staying in kept.values():
+            if over := [node for node in staying if held[node] > share]:
+                largest = max(over, key=lambda node: held[node])
+                staying.remove(largest)
+                held[largest] -= 1
+    plan: Assignments = {}
+    for name, staying in kept.items():
+        replicas = _filled(staying, wanted, len(present[name]), held)
+        first = min(replicas, key=lambda node: led[node])
+        led[first] += 1
+        plan[name] = (first, *(node for node in replicas if node != first))
+    return plan
+
+
+def resized_plan(
+    present: Mapping[Name, Sequence[int]], brokers: Iterable[int], factor: int
+) -> Assignments:
+    """Return a plan in which each partition has `factor` replicas: the first ones stay, and brokers
+    with few replicas get the others. Raises `PlanError` if there are too few brokers."""
+    wanted = {*brokers}
+    kept = {name: tuple(replicas)[:factor] for name, replicas in sorted(present.items())}
+    held = Counter[int](node for replicas in kept.values() for node in replicas)
+    return {name: _filled(staying, wanted, factor, held) for name, staying in kept.items()}
+
+
+def _filled(
+    staying: Sequence[int], brokers: Collection[int], count: int, held: Counter[int]
+) -> tuple[int, ...]:
+    """Return `count` replicas: those that stay, and on the brokers that hold the fewest."""
+    chosen = [*staying]
+    while len(chosen) < count:
+        others = [node for node in brokers if node not in chosen]
+        if not others:
+            what = f"{count} replicas need as many brokers; there are {len({*brokers, *staying})}"
+            raise PlanError(what)
+        chosen.append(min(others, key=lambda node: (held[node], node)))
+        held[chosen[-1]] += 1
+    return tuple(chosen)
