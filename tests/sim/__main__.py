@@ -12,6 +12,7 @@ be split: 0-99, 100-199, and so on. For a single seed it also prints where the s
 * `wires`: a cluster whose wires break,
 * `variants`: a cluster with fewer replicas or more topics,
 * `deletions`: a cluster whose clients delete records,
+* `reassignments`: a cluster whose partitions move between brokers,
 * `compaction`: a cluster that compacts topics,
 * `group-compaction`: consumer groups on a cluster that compacts their commits,
 * `transactions`: processes that consume, transform and produce in transactions,
@@ -47,6 +48,7 @@ from tests.sim.compaction import CompactionScenario
 from tests.sim.deletions import DeletionsScenario
 from tests.sim.group_compaction import CompactedGroupScenario
 from tests.sim.group_scenario import GroupScenario
+from tests.sim.reassignments import ReassignmentsScenario
 from tests.sim.transaction_scenario import TransactionScenario
 from tests.sim.variants import VariantScenario
 from tests.sim.wires import WiresScenario
@@ -58,6 +60,7 @@ SCENARIOS = (
     "wires",
     "variants",
     "deletions",
+    "reassignments",
     "compaction",
     "group-compaction",
     "transactions",
@@ -110,6 +113,8 @@ class Totals:
             self.run_cluster(WiresScenario(seed, **replicas), is_traced)
         elif scenario == "deletions":
             self.run_cluster(DeletionsScenario(seed, **replicas), is_traced)
+        elif scenario == "reassignments":
+            self.run_cluster(ReassignmentsScenario(seed, **replicas), is_traced)
         elif scenario == "compaction":
             self.run_cluster(CompactionScenario(seed, **replicas), is_traced)
         elif scenario == "transactions":

@@ -60,7 +60,8 @@ class Replica(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """What the store says of one partition."""
+    """What the store says of one partition. `original` is the assignment before the reassignment
+    under way, empty without one; brokers in `former` still have to delete their replica."""
 
     name: TopicPartition
     leader: int
@@ -69,6 +70,8 @@ class Agreed(NamedTuple):
     replicas: tuple[int, ...]
     unsafe: tuple[int, ...] = ()
     partition_epoch: int = 0
+    original: tuple[int, ...] = ()
+    former: tuple[int, ...] = ()
 
 
 class ActiveController(NamedTuple):
@@ -375,7 +378,8 @@ class SoleLeader:
 
 class UnaskedChanges:
     """An election takes a member of the in-sync set, and without one no broker leaves the set that
-    lives on as it was admitted, unless the leader has asked for that (`proposals`).
+    lives on as it was admitted, unless the leader has asked for that (`proposals`), or a
+    reassignment removes its replica.
 
     For clusters without unclean elections.
     """
@@ -404,7 +408,7 @@ class UnaskedChanges:
             for node in set(last.isr) - set(agreed.isr)
             if node in before and before[node] == after.get(node)
         }
-        for node in sorted(steady - sight.leaving):
+        for node in sorted(steady.intersection(agreed.replicas) - sight.leaving):
             if Proposal(agreed.leader, agreed.leader_epoch, node) not in self._proposals:
                 raise Violation(f"nobody asked for it: {agreed} after {last}")
 
@@ -477,6 +481,33 @@ class NewestController:
                     f"broker {process[0]} obeyed controller epoch {newest}, and now {epoch}"
                 )
             self._newest[process] = epoch
+
+
+class SoundReassignments:
+    """An in-sync replica leaves the assignment only when its successors are in sync: all of the
+    assignment, or, if nothing was added, as many as acks=all needs."""
+
+    def __init__(self, min_insync_replicas: int) -> None:
+        self._min_insync_replicas = min_insync_replicas
+        self._last: Mapping[Key, Agreed] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for key, agreed in sight.agreed.items():
+            last = self._last.get(key)
+            if last is not None and agreed.partition_epoch == last.partition_epoch + 1:
+                self._compare(last, agreed)
+        self._last = sight.agreed
+
+    def _compare(self, last: Agreed, agreed: Agreed) -> None:
+        if {*last.isr} <= {*agreed.replicas}:
+            return
+        is_added = not {*agreed.replicas} <= {*(last.original or last.replicas)}
+        needed = len(agreed.replicas)
+        if not is_added:
+            needed = min(needed, self._min_insync_replicas)
+        if len(agreed.isr) < needed:
+            raise Violation(f"removed before its successors are in sync: {agreed} after {last}")
 
 
 class WakefulSessions:

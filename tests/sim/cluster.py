@@ -32,6 +32,7 @@ from tests.sim.workload import (
     insist,
     produce,
     produce_to_crowd,
+    reassign,
     reread,
     trim,
 )
@@ -61,6 +62,8 @@ class Scenario:
     chaos_type: ClassVar[type[Chaos]] = Chaos
     chaos_s: ClassVar[float] = CHAOS_S
     deletes_records: ClassVar[bool] = False
+    reassigns: ClassVar[bool] = False
+    broker_counts: ClassVar[Sequence[int]] = (3, 3, 3, 4, 5)
     produce_to_crowd: ClassVar[Callable[[Clients], Awaitable[None]]] = produce_to_crowd
 
     seed: int
@@ -88,7 +91,7 @@ class Scenario:
         world = SimulatedWorld(self.seed, NETWORK)
         rng = world.rng("shape")
         settings = self.draw_settings(world)
-        count = rng.choice((3, 3, 3, 4, 5))
+        count = rng.choice(self.broker_counts)
         async with open_cluster(world, settings, count, self.replicas_type) as cluster:
             self.watcher = watcher = Watcher(world, cluster)
             clients = Clients(world, cluster.address, rng.randint(1, 4))
@@ -100,6 +103,8 @@ class Scenario:
                 if self.deletes_records:
                     clients.ledger.deletions = watcher.deletions
                     watching.start_soon(trim, clients)
+                if self.reassigns:
+                    watching.start_soon(reassign, clients, range(1, count + 1))
                 watcher.interval_s *= 1 + len(clients.crowd) // CROWD_PER_LOOK
                 await create(clients, self.draw_topic(world, clients.partitions), *clients.crowd)
                 writer = type(self).produce_to_crowd

@@ -46,12 +46,14 @@ from tests.sim.checkers import (
     Sight,
     SoleLeader,
     SoundIsr,
+    SoundReassignments,
     UnaskedChanges,
     WakefulSessions,
 )
 from tests.sim.compacted_tables import KeyedRecord, Table
 
 INTERVAL_S = 0.02
+MIN_INSYNC_REPLICAS = 2  # of the topics whose partitions are reassigned
 PATIENCE_S = 0.5  # less than any pause before a broker stands again
 EVERYTHING = 1 << 40
 
@@ -73,6 +75,7 @@ class Watcher:
             self.committed,
             Deleted(self.deletions),
             SoundIsr(),
+            SoundReassignments(MIN_INSYNC_REPLICAS),
             NewestController(),
             WakefulSessions(),
             SoleLeader(),
@@ -176,7 +179,8 @@ class Watcher:
         """What the last sight lacks to be a cluster at rest, or "" if it lacks nothing."""
         held = {(each.broker, each.key): each for each in self._last.replicas}
         for key, agreed in self._last.agreed.items():
-            if agreed.leader < 0 or set(agreed.isr) != set(agreed.replicas):
+            is_moving = bool(agreed.original or agreed.former)
+            if is_moving or agreed.leader < 0 or set(agreed.isr) != set(agreed.replicas):
                 return f"{agreed.name}: {agreed}"
             there = [held.pop((node, key), None) for node in agreed.replicas]
             ends = {(each.log_end, each.high_watermark) for each in there if each is not None}
@@ -420,6 +424,8 @@ def read_agreed(snapshot: Snapshot) -> dict[Key, Agreed]:
                 tuple(value["replicas"]),
                 tuple(value.get("unsafe", ())),
                 value["partition_epoch"],
+                tuple(value.get("reassignment", {}).get("original", ())),
+                tuple(value.get("former", ())),
             )
     return found
 

@@ -7,6 +7,7 @@ time-outs, so an error that reaches them is a violation.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -29,6 +30,7 @@ TIMEOUT_MS = 900_000
 REREAD_S = 6.0
 KEYS = 12  # of compacted topics
 TOMBSTONES = 0.15  # of their records
+CANCELLED = 0.3  # of the requests for reassignments
 
 
 @dataclass
@@ -153,6 +155,21 @@ async def trim(clients: Clients) -> None:
                 deletions.note_asked(name, offset)
                 low_watermarks = await admin.delete_records({name: offset})
                 deletions.note_told(name, low_watermarks[name])
+
+
+async def reassign(clients: Clients, brokers: Sequence[int]) -> None:
+    """Move partitions of the topic that stays to other brokers, or cancel that, until the producers
+    end. Nobody waits for a reassignment to end."""
+    host = "reassigner"
+    rng = clients.world.rng(host)
+    async with clients.admin(host) as admin:
+        while not clients.stop.is_set():
+            await trio.sleep(rng.expovariate(1 / 0.7))
+            name = TopicPartition(TOPIC, rng.randrange(clients.partitions))
+            target = rng.sample(list(brokers), rng.choice((2, 3, 3)))
+            wanted = None if rng.random() < CANCELLED else target
+            with suppress(ClientError, BrokerError):
+                await admin.alter_partition_reassignments({name: wanted})
 
 
 async def consume(clients: Clients, number: int) -> None:
