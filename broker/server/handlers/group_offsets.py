@@ -53,6 +53,9 @@ from minibroker.protocol.types import TopicPartition
 Answer = TypeVar("Answer")
 ITEMS_OF_A_GROUP = 20  # that take as long as to look up its offsets
 CHARS_OF_AN_ITEM = 64  # of a group's name, that take as long as an item
+# Of a commit, as Kafka's coordinator says it (4.1, CoordinatorOperationExceptionHelper); some
+# clients take REQUEST_TIMED_OUT as an error.
+NOT_COPIED_IN_TIME = ErrorCode.COORDINATOR_NOT_AVAILABLE
 # A response that may be made in turns once it is known.
 Waiting: TypeAlias = Parked[Answer | Turns[Answer]]
 Records: TypeAlias = list[tuple[Key, Value | None]]
@@ -219,7 +222,7 @@ def _write(
         return in_turns_if(len(records) > AT_ONCE, answer(error))
 
     name = shard.partition.topic_partition
-    return Parked((name,), lambda: deadline, attempt, lambda: finish(ErrorCode.REQUEST_TIMED_OUT))
+    return Parked((name,), lambda: deadline, attempt, lambda: finish(NOT_COPIED_IN_TIME))
 
 
 def results(

@@ -99,7 +99,7 @@ def _commit(services: Services, request: TxnOffsetCommitRequest, now: float) -> 
         keys,
         lambda: deadline,
         attempt,
-        lambda: finish(ErrorCode.REQUEST_TIMED_OUT),
+        lambda: finish(group_offsets.NOT_COPIED_IN_TIME),
         waiting.held_size if waiting else 0,
     )
 
