@@ -8,16 +8,19 @@ breaks them instead. Those of transactions are in `transaction_mutants.py`.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from minibroker.broker.controller import elections
+from minibroker.broker.config import Config
+from minibroker.broker.controller import elections, reassignments
 from minibroker.broker.controller.backoff import Backoff
 from minibroker.broker.controller.controller_lease import ControllerLease
 from minibroker.broker.controller.elections import heard_heirs
 from minibroker.broker.controller.heartbeats import Confirmation
 from minibroker.broker.controller.prober import Prober
-from minibroker.broker.controller.state import PartitionRecord
+from minibroker.broker.controller.reassignments import ended
+from minibroker.broker.controller.state import PartitionRecord, TopicRecord
 from minibroker.broker.coordination.shard import CoordinatorShard
 from minibroker.broker.groups import registry
 from minibroker.broker.groups.consumer_group import ConsumerGroup
@@ -426,6 +429,33 @@ WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 
 
+# -- of reassignments
+
+
+def _whoever_is_in_sync(_topic: TopicRecord, record: PartitionRecord, _config: Config) -> bool:
+    """A reassignment ends as soon as one replica of its target is in sync."""
+    return record.has_added and bool({*record.target} & {*record.isr})
+
+
+def _without_former(record: PartitionRecord) -> PartitionRecord:
+    """Nobody remembers the replicas that have left, so their brokers never delete them."""
+    return replace(ended(record), former=())
+
+
+def _whoever_fetches(_leader: Leader, progress: Progress) -> bool:
+    """A follower joins with its first FETCH."""
+    return progress.log_end >= 0
+
+
+REASSIGNMENT_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "remove-before-successors": Rule(reassignments, "may_end", _whoever_is_in_sync),
+        "leave-stray-replicas": Rule(reassignments, "ended", _without_former),
+        "join-at-once": Rule(Leader, "has_reached", _whoever_fetches),
+    }
+)
+
+
 # -- of compaction
 
 
@@ -480,7 +510,13 @@ COMPACTION_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Break a rule for the length of a block."""
-    tables = (RULE_MUTANTS, WIRE_MUTANTS, COMPACTION_MUTANTS, TRANSACTION_MUTANTS)
+    tables = (
+        RULE_MUTANTS,
+        WIRE_MUTANTS,
+        REASSIGNMENT_MUTANTS,
+        COMPACTION_MUTANTS,
+        TRANSACTION_MUTANTS,
+    )
     with patched(*next(table[name] for table in tables if name in table)):
         yield
 

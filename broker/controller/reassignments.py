@@ -244,7 +244,7 @@ def _advanced(
     if record.has_added or has_room:
         after = _assigned(after)
     if (after.leader in after.target or not after.removing) and may_end(topic, after, config):
-        after = _ended(after)
+        after = ended(after)
     return record if after == record else after
 
 
@@ -270,7 +270,8 @@ def may_end(topic: TopicRecord, record: PartitionRecord, config: Config) -> bool
     return sum(node in record.isr for node in moving.target) >= needed
 
 
-def _ended(record: PartitionRecord) -> PartitionRecord:
+def ended(record: PartitionRecord) -> PartitionRecord:
+    """Return the partition with its target alone; what leaves is remembered as former replicas."""
     return replace(
         record,
         replicas=record.target,

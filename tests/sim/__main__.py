@@ -36,6 +36,7 @@ from minibroker.testing.mutants import (
     COMPACTION_MUTANTS,
     DELETION_MUTANTS,
     MUTANTS,
+    REASSIGNMENT_MUTANTS,
     RULE_MUTANTS,
     WIRE_MUTANTS,
     mutated,
@@ -67,7 +68,11 @@ SCENARIOS = (
 )
 MADE = MUTANTS | DELETION_MUTANTS
 BROKEN = ChainMap(
-    dict(RULE_MUTANTS), dict(WIRE_MUTANTS), dict(COMPACTION_MUTANTS), dict(TRANSACTION_MUTANTS)
+    dict(RULE_MUTANTS),
+    dict(WIRE_MUTANTS),
+    dict(REASSIGNMENT_MUTANTS),
+    dict(COMPACTION_MUTANTS),
+    dict(TRANSACTION_MUTANTS),
 )
 
 
