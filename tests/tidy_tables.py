@@ -201,6 +201,7 @@ SIZES_ALLOWED: dict[str, str] = {
     " path there is, and waiting for them, on the same memory",
     "testing/kit/cluster.py:KafkaCluster": "what a test calls: each method makes a fault, waits for"
     " a state or looks at one",
+    "client/admin.py": "the class below, and what its calls return",
     "client/admin.py:Admin": "what an application calls: each method is a request and what its"
     " answer means",
     "client/consumer/consumer.py": "what an application calls: half of it is what the calls say of"
@@ -215,6 +216,8 @@ SIZES_ALLOWED: dict[str, str] = {
     " changes under one lock, step by step; the steps are here, what they use is elsewhere",
     "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"
     " the group and the brokers; most methods are a few lines",
+    "tests/sim/checkers.py": "one checker after the other, each complete by itself, of the same"
+    " sight of a cluster",
     "tests/audit/test_verdicts.py": "one table of corruptions, which two audits judge together,"
     " since an audit costs more than all of its cases",
 }

@@ -5,6 +5,9 @@ before. If the broker refuses a request as a whole, the channel opens a new conn
 pause, and sends that request again first. A broker that does not answer delays no other broker. To
 its own broker the controller makes plain calls instead of a connection; the rest is the same.
 
+Requests are numbered. A connection that was given up while the broker was silent may still bring
+its request after later ones: the broker refuses it, since it would bring back an old state.
+
 A channel ends only by cancellation, when its registration or the controller is gone. From then on
 it does not touch `pushes`, because the next channel of the same process continues with them.
 """
@@ -18,10 +21,12 @@ from collections.abc import (
     Callable,
     Collection,
     Generator,
+    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -62,12 +67,14 @@ class Channel:
         self,
         context: NodeContext,
         pushes: Pushes,
+        numbers: Iterator[int],
         state: Callable[[], State],
         on_acknowledged: Callable[[BrokerRegistration, Acknowledgement], None],
     ) -> None:
         self.pushes = pushes
         self.scope = trio.CancelScope()
         self._context = context
+        self._numbers = numbers
         self._state = state
         self._on_acknowledged = on_acknowledged
         self._woken = trio.Event()
@@ -117,6 +124,7 @@ class Channel:
         if push is None:
             await self._wait()
             return True
+        push = push._replace(request=replace(push.request, number=next(self._numbers)))
         response = await send(push)
         await trio.lowlevel.checkpoint_if_cancelled()
         acknowledgement = self.pushes.handle_response(push, response)
@@ -161,7 +169,7 @@ class Channels:
         self._context = context
         self._active = active
         self._controller_epoch = controller_epoch
-        self._order_numbers = count(1)
+        self._numbers = count(1)
         self._get_state = state
         self._on_acknowledged = on_acknowledged
 
@@ -174,7 +182,9 @@ class Channels:
         for node, broker in state.brokers.items():
             if node not in self.live:
                 pushes = self._pushes_of(broker, state)
-                channel = Channel(self._context, pushes, self._get_state, self._on_acknowledged)
+                channel = Channel(
+                    self._context, pushes, self._numbers, self._get_state, self._on_acknowledged
+                )
                 self.live[node] = channel
                 nursery.start_soon(channel.run)
 
@@ -184,7 +194,7 @@ class Channels:
         if pushes is not None and pushes.broker.process == broker.process:
             pushes.renew(broker)
             return pushes
-        pushes = Pushes(broker, self._active, self._controller_epoch, self._order_numbers)
+        pushes = Pushes(broker, self._active, self._controller_epoch)
         pushes.stop(state.tombstones.values())
         return pushes
 

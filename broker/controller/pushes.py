@@ -20,9 +20,6 @@ has acknowledged is not sent again; otherwise a slow broker would never finish.
 
 What changed first is sent first, so that a stream of changes delays none of them.
 
-Requests are numbered. A connection that was given up while the broker was silent may still bring
-its request after later ones: the broker refuses it, since it would bring back an old state.
-
 A partition that a broker refuses is sent again later if that can help: while the broker's disk is
 full, or while an older topic of the same name still has its directory. FENCED_LEADER_EPOCH is no
 such case: the broker knows a higher epoch than the store, so the store is an old copy, and the
@@ -103,18 +100,12 @@ class Acknowledgement(NamedTuple):
 
 
 class Pushes:
-    """See the head of this module. `change_count` counts the changes. `numbers` yields rising
-    numbers, for the orders to all brokers."""
+    """See the head of this module. `change_count` counts the changes."""
 
     def __init__(
-        self,
-        broker: BrokerRegistration,
-        active: ActiveController,
-        controller_epoch: int,
-        numbers: Iterator[int],
+        self, broker: BrokerRegistration, active: ActiveController, controller_epoch: int
     ) -> None:
         self.broker = broker
-        self._numbers = numbers
         self.change_count = 1
         self.uncreated: dict[TopicPartition, int] = {}  # refused and to be repeated: the error
         self._sender = (active.node_id, controller_epoch, broker.epoch)
@@ -302,7 +293,6 @@ class Pushes:
             partitions=tuple(partitions),
             begins_image=self._is_first_due,
             groups=groups,
-            number=next(self._numbers),
         )
         return Push(ApiKey.UPDATE_METADATA, request)
 
@@ -322,10 +312,9 @@ class Pushes:
             removal = states.removal(self._move_to_sent(self._removals), self.broker.node_id)
             if removal is not None:
                 stopped.append(removal)
-        request = StopReplicaRequest(
-            *self._sender, partitions=tuple(stopped), number=next(self._numbers)
+        return Push(
+            ApiKey.STOP_REPLICA, StopReplicaRequest(*self._sender, partitions=tuple(stopped))
         )
-        return Push(ApiKey.STOP_REPLICA, request)
 
     def _handle_stops(
         self, request: StopReplicaRequest, response: StopReplicaResponse
@@ -380,7 +369,6 @@ class Pushes:
             brokers=states.brokers,
             completes_roles=self._is_last_due
             and not (self._roles or self._new_roles or self._removals),
-            number=next(self._numbers),
         )
         return Push(ApiKey.LEADER_AND_ISR, request)
 

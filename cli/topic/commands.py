@@ -47,6 +47,16 @@ Configs = Annotated[
     typer.Option("--config", metavar="NAME=VALUE", help="Property of the topic; may be repeated."),
 ]
 
+NewFactor = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        "-r",
+        min=1,
+        help="How many replicas each partition shall have.",
+        show_default=False,
+    ),
+]
 Assignment = Annotated[
     str | None,
     typer.Option(
@@ -286,16 +296,7 @@ def alter(
             show_default=False,
         ),
     ] = None,
-    replication_factor: Annotated[
-        int | None,
-        typer.Option(
-            "--replication-factor",
-            "-r",
-            min=1,
-            help="How many replicas each partition shall have.",
-            show_default=False,
-        ),
-    ] = None,
+    replication_factor: NewFactor = None,
     replica_assignment: Assignment = None,
     config: Configs = None,
     delete_config: Annotated[

@@ -37,39 +37,45 @@ NAMED_MAX = 10  # partitions in a listing of problems
 PROGRESS_S = 1.0  # between two looks at what is left
 
 
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Topic to move.", show_default=False),
+]
+PartitionsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--partitions",
+        metavar="N,N,...",
+        help="Only these partitions of the topic.",
+        show_default=False,
+    ),
+]
+BrokersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--brokers",
+        metavar="ID,ID,...",
+        help="Brokers over which to spread the replicas.",
+        show_default=False,
+    ),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Plan in the JSON of Kafka's tool; -: standard input.",
+        show_default=False,
+    ),
+]
+
+
 def reassign(
     *,
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", metavar="TOPIC", help="Topic to move.", show_default=False),
-    ] = None,
-    partitions: Annotated[
-        str | None,
-        typer.Option(
-            "--partitions",
-            metavar="N,N,...",
-            help="Only these partitions of the topic.",
-            show_default=False,
-        ),
-    ] = None,
-    brokers: Annotated[
-        str | None,
-        typer.Option(
-            "--brokers",
-            metavar="ID,ID,...",
-            help="Brokers over which to spread the replicas.",
-            show_default=False,
-        ),
-    ] = None,
-    plan_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--plan",
-            metavar="FILE",
-            help="Plan in the JSON of Kafka's tool; -: standard input.",
-            show_default=False,
-        ),
-    ] = None,
+    topic: TopicOption = None,
+    partitions: PartitionsOption = None,
+    brokers: BrokersOption = None,
+    plan_file: PlanOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and change nothing.")
     ] = False,

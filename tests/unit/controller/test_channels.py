@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count, pairwise
 
 import trio
 import trio.testing
@@ -15,7 +16,7 @@ class NotingChannel(Channel):
     """Tells a broker that notes what it gets, and answers after a while."""
 
     def __init__(self, pushes, state, told):
-        super().__init__(None, pushes, lambda: state, lambda registration, done: None)
+        super().__init__(None, pushes, count(1), lambda: state, lambda registration, done: None)
         self.told = told
 
     @asynccontextmanager
@@ -49,3 +50,15 @@ async def test_a_channel_that_is_woken_and_cancelled_at_once_sends_nothing(autoj
         assert not pushes.has_more
         assert {push.request.broker_epoch for push in told} == {99}
         nursery.cancel_scope.cancel()
+
+
+async def test_each_order_has_a_higher_number_than_the_one_before(autojump_clock):
+    """Also one that is sent again: the first one may still arrive."""
+    state, told = state_of(topic_of("t", 200)), []
+    async with trio.open_nursery() as nursery:
+        channel = NotingChannel(pushes_of(), state, told)
+        nursery.start_soon(channel.run)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert len(told) > 2
+    assert all(a.request.number < b.request.number for a, b in pairwise(told))

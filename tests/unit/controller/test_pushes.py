@@ -1,7 +1,6 @@
 """What a broker is told: merged, level-triggered, in parts, repeated where that can help."""
 
 from dataclasses import replace
-from itertools import count
 from random import Random
 
 import pytest
@@ -59,7 +58,7 @@ def state_of(*topics):
 
 
 def pushes_of(node=1):
-    return Pushes(broker(node), ActiveController(1, 5), 7, count(1))
+    return Pushes(broker(node), ActiveController(1, 5), 7)
 
 
 def answer_of(push, errors=()):
@@ -164,7 +163,7 @@ def test_what_was_under_way_is_told_to_the_next_registration():
     metadata = pushes.next(state)
     pushes.renew(replace(broker(1), epoch=99))
     again, roles = tell(pushes, state)[0]
-    assert again.request == replace(metadata.request, broker_epoch=99, number=2)
+    assert again.request == replace(metadata.request, broker_epoch=99)
     assert len(roles.request.partitions) == 3
 
 
