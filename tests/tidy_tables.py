@@ -216,8 +216,6 @@ SIZES_ALLOWED: dict[str, str] = {
     " changes under one lock, step by step; the steps are here, what they use is elsewhere",
     "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"
     " the group and the brokers; most methods are a few lines",
-    "tests/sim/checkers.py": "one checker after the other, each complete by itself, of the same"
-    " sight of a cluster",
     "tests/audit/test_verdicts.py": "one table of corruptions, which two audits judge together,"
     " since an audit costs more than all of its cases",
 }

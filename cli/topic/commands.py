@@ -47,16 +47,6 @@ Configs = Annotated[
     typer.Option("--config", metavar="NAME=VALUE", help="Property of the topic; may be repeated."),
 ]
 
-NewFactor = Annotated[
-    int | None,
-    typer.Option(
-        "--replication-factor",
-        "-r",
-        min=1,
-        help="How many replicas each partition shall have.",
-        show_default=False,
-    ),
-]
 Assignment = Annotated[
     str | None,
     typer.Option(
@@ -279,6 +269,18 @@ def _joined(ids: list[int]) -> str:
     return ",".join(str(each) for each in ids)
 
 
+ReplicationFactor = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        "-r",
+        min=1,
+        help="How many replicas each partition shall have.",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 def alter(
     topic: TopicArgument = None,
@@ -296,7 +298,7 @@ def alter(
             show_default=False,
         ),
     ] = None,
-    replication_factor: NewFactor = None,
+    replication_factor: ReplicationFactor = None,
     replica_assignment: Assignment = None,
     config: Configs = None,
     delete_config: Annotated[

@@ -68,6 +68,12 @@ PlanOption = Annotated[
         show_default=False,
     ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Only say whether the plan is carried out.")]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the reassignments under way.")]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Return once the cluster has accepted the plan.")
+]
 
 
 def reassign(
@@ -76,18 +82,10 @@ def reassign(
     partitions: PartitionsOption = None,
     brokers: BrokersOption = None,
     plan_file: PlanOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and change nothing.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Only say whether the plan is carried out.")
-    ] = False,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel the reassignments under way.")
-    ] = False,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Return once the cluster has accepted the plan.")
-    ] = False,
+    dry_run: DryRun = False,
+    verify: Verify = False,
+    cancel: Cancel = False,
+    no_wait: NoWait = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:

@@ -60,8 +60,7 @@ class Replica(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """What the store says of one partition. `original` is the assignment before the reassignment
-    under way, empty without one; brokers in `former` still have to delete their replica."""
+    """What the store says of one partition; `original` is empty without a reassignment."""
 
     name: TopicPartition
     leader: int
@@ -379,10 +378,7 @@ class SoleLeader:
 class UnaskedChanges:
     """An election takes a member of the in-sync set, and without one no broker leaves the set that
     lives on as it was admitted, unless the leader has asked for that (`proposals`), or a
-    reassignment removes its replica.
-
-    For clusters without unclean elections.
-    """
+    reassignment removes its replica. For clusters without unclean elections."""
 
     def __init__(self, proposals: Container[Proposal]) -> None:
         self._proposals = proposals
@@ -481,33 +477,6 @@ class NewestController:
                     f"broker {process[0]} obeyed controller epoch {newest}, and now {epoch}"
                 )
             self._newest[process] = epoch
-
-
-class SoundReassignments:
-    """An in-sync replica leaves the assignment only when its successors are in sync: all of the
-    assignment, or, if nothing was added, as many as acks=all needs."""
-
-    def __init__(self, min_insync_replicas: int) -> None:
-        self._min_insync_replicas = min_insync_replicas
-        self._last: Mapping[Key, Agreed] = {}
-
-    def look(self, sight: Sight) -> None:
-        """Raises `Violation`."""
-        for key, agreed in sight.agreed.items():
-            last = self._last.get(key)
-            if last is not None and agreed.partition_epoch == last.partition_epoch + 1:
-                self._compare(last, agreed)
-        self._last = sight.agreed
-
-    def _compare(self, last: Agreed, agreed: Agreed) -> None:
-        if {*last.isr} <= {*agreed.replicas}:
-            return
-        is_added = not {*agreed.replicas} <= {*(last.original or last.replicas)}
-        needed = len(agreed.replicas)
-        if not is_added:
-            needed = min(needed, self._min_insync_replicas)
-        if len(agreed.isr) < needed:
-            raise Violation(f"removed before its successors are in sync: {agreed} after {last}")
 
 
 class WakefulSessions:

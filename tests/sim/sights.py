@@ -46,11 +46,11 @@ from tests.sim.checkers import (
     Sight,
     SoleLeader,
     SoundIsr,
-    SoundReassignments,
     UnaskedChanges,
     WakefulSessions,
 )
 from tests.sim.compacted_tables import KeyedRecord, Table
+from tests.sim.reassignment_checkers import SoundReassignments
 
 INTERVAL_S = 0.02
 MIN_INSYNC_REPLICAS = 2  # of the topics whose partitions are reassigned
