@@ -104,7 +104,7 @@ class Scenario:
                     clients.ledger.deletions = watcher.deletions
                     watching.start_soon(trim, clients)
                 if self.reassigns:
-                    watching.start_soon(reassign, clients, range(1, count + 1))
+                    clients.movers = range(1, count + 1)
                 watcher.interval_s *= 1 + len(clients.crowd) // CROWD_PER_LOOK
                 await create(clients, self.draw_topic(world, clients.partitions), *clients.crowd)
                 writer = type(self).produce_to_crowd
@@ -166,6 +166,8 @@ async def suffer(
             for number in range(PRODUCERS):
                 writers.start_soon(produce, clients, number)
             writers.start_soon(churn, clients, 0)
+            if clients.movers:
+                writers.start_soon(reassign, clients)
             if clients.crowd:
                 writers.start_soon(write_to_crowd, clients)
             with trio.move_on_after(chaos_s + REST_S_MAX) as scope:

@@ -26,8 +26,8 @@ FOUND_BY = {
     "time-out-a-commit": 7,
     "forget-decisions-in-failover": 5001,
     "offsets-before-the-end": 5002,
-    "compact-abort-markers": 5008,
-    "keep-truncated-aborts": 5013,
+    "compact-abort-markers": 6008,
+    "keep-truncated-aborts": 5028,
 }
 
 

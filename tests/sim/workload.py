@@ -36,7 +36,8 @@ CANCELLED = 0.3  # of the requests for reassignments
 @dataclass
 class Clients:
     """What all clients share; `stop` ends the producers, `drained` the readers. `crowd` are topics
-    of one partition each, which nobody reads; `keyed` are the acknowledged records with keys."""
+    of one partition each, which nobody reads; `keyed` are the acknowledged records with keys.
+    `movers` are the brokers between which partitions move; none move without any."""
 
     world: SimulatedWorld
     address: str
@@ -47,6 +48,7 @@ class Clients:
     drained: trio.Event = field(default_factory=trio.Event)
     delivered: int = 0
     crowd: Sequence[NewTopic] = ()
+    movers: Sequence[int] = ()
     keyed: dict[TopicPartition, list[KeyedRecord]] = field(default_factory=dict)
 
     def take(self, delivery: Delivery) -> None:
@@ -157,7 +159,7 @@ async def trim(clients: Clients) -> None:
                 deletions.note_told(name, low_watermarks[name])
 
 
-async def reassign(clients: Clients, brokers: Sequence[int]) -> None:
+async def reassign(clients: Clients) -> None:
     """Move partitions of the topic that stays to other brokers, or cancel that, until the producers
     end. Nobody waits for a reassignment to end."""
     host = "reassigner"
@@ -166,7 +168,7 @@ async def reassign(clients: Clients, brokers: Sequence[int]) -> None:
         while not clients.stop.is_set():
             await trio.sleep(rng.expovariate(1 / 0.7))
             name = TopicPartition(TOPIC, rng.randrange(clients.partitions))
-            target = rng.sample(list(brokers), rng.choice((2, 3, 3)))
+            target = rng.sample(clients.movers, rng.choice((2, 3, 3)))
             wanted = None if rng.random() < CANCELLED else target
             with suppress(ClientError, BrokerError):
                 await admin.alter_partition_reassignments({name: wanted})
