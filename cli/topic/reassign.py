@@ -25,6 +25,7 @@ from minibroker.cli.topic.reassignment_plan import (
     Name,
     PlanError,
     balanced_plan,
+    number_of,
     plan_json,
     read_plan,
     resized_plan,
@@ -102,10 +103,11 @@ def reassign(
         raise typer.BadParameter("--topic needs --brokers")
     if dry_run + verify + cancel > 1:
         raise typer.BadParameter("give at most one of --dry-run, --verify and --cancel")
+    numbers, nodes = _ids(partitions), _ids(brokers)
     with opened_admin(bootstrap, timeout_s) as admin:
         if topic is not None:
-            present = _present(admin, readable(topic, "the topic's name"), _ids(partitions))
-            plan = present if brokers is None else _balanced(present, _ids(brokers) or [])
+            present = _present(admin, readable(topic, "the topic's name"), numbers)
+            plan = present if nodes is None else _balanced(present, nodes)
         else:
             assert plan_file is not None
             plan = _read(plan_file)
@@ -208,6 +210,8 @@ def _read(path: Path) -> Assignments:
         return read_plan(text)
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is no text: {error.reason}") from error
     except PlanError as error:
         raise Failure(f"{path}: {error}") from error
 
@@ -216,7 +220,7 @@ def _ids(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [int(one) for one in text.split(",")]
+        return [number_of(one) for one in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{text!r}: numbers with commas between them") from None
 

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from minibroker.protocol.constants import INT32_MAX
+
 Name: TypeAlias = tuple[str, int]
 Assignments: TypeAlias = dict[Name, tuple[int, ...]]
 
@@ -23,15 +25,23 @@ def read_plan(text: str) -> Assignments:
     try:
         found: Any = json.loads(text)
         plan = {
-            (str(one["topic"]), int(one["partition"])): tuple(map(int, one["replicas"]))
+            (str(one["topic"]), number_of(one["partition"])): tuple(map(number_of, one["replicas"]))
             for one in found["partitions"]
         }
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         form = '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
         raise PlanError(f"the plan is not of the form {form}: {error!r}") from error
     if len(plan) < len(found["partitions"]):
         raise PlanError("the plan names a partition twice")
     return plan
+
+
+def number_of(value: Any) -> int:
+    """Return the number of a partition or of a broker. Raises `ValueError` for what is none."""
+    number = int(value)
+    if isinstance(value, float) or not 0 <= number <= INT32_MAX:
+        raise ValueError(f"{value} is no number of a partition or of a broker")
+    return number
 
 
 def plan_json(assignments: Mapping[Name, Sequence[int]]) -> str:

@@ -165,6 +165,69 @@ def test_an_option_wins_over_a_variable(cluster: Cluster, monkeypatch: pytest.Mo
     assert "Live: 3 of 3" in run_here("cluster", "describe", *nobody[:2], *there).stdout
 
 
+def replicas_of(cluster: Cluster, topic: str) -> list[list[int]]:
+    """Of each partition, the preferred leader first."""
+    [described] = json.loads(cluster.ask(f"topic describe {topic} --format json"))
+    return [partition["replicas"] for partition in described["partitions"]]
+
+
+def test_partitions_move_between_brokers(cluster: Cluster) -> None:
+    """By brokers and by a plan, with more and fewer replicas; the records stay. What is printed
+    first leads back."""
+    cluster.ask("topic create moved -p 3 -r 2")
+    cluster.ask("produce moved", stdin="one\ntwo\n")
+    before = replicas_of(cluster, "moved")
+    plan = cluster.ask("partition reassign --topic moved --brokers 1,2 --dry-run")
+    assert replicas_of(cluster, "moved") == before
+    cluster.ask("partition reassign --plan - --verify", 1, stdin=plan)
+    said = cluster.ask("partition reassign --topic moved --brokers 1,2")
+    assert "Reassigned 3 partitions." in said
+    back = re.search(r"the present assignment: (.*)", cluster.stderr)
+    assert back is not None
+    assert "3 of 3 partitions as planned." in cluster.ask(
+        "partition reassign --plan - --verify", stdin=plan
+    )
+    assert {node for each in replicas_of(cluster, "moved") for node in each} == {1, 2}
+    cluster.ask("partition reassign --plan -", stdin=back[1])
+    assert replicas_of(cluster, "moved") == before
+    for factor in (3, 1):
+        cluster.ask(f"topic alter moved --replication-factor {factor}")
+        assert {len(each) for each in replicas_of(cluster, "moved")} == {factor}
+    assert cluster.ask("consume moved --from-beginning --exit-at-end").split() == ["one", "two"]
+    assert "Cancelled" in cluster.ask("partition reassign --topic moved --cancel")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        ("", 2, "give either --topic or --plan"),
+        ("--topic t --plan p", 2, "give either --topic or --plan"),
+        ("--topic t", 2, "--topic needs --brokers"),
+        ("--topic t --brokers 1 --dry-run --cancel", 2, "give at most one of"),
+        ("--topic t --brokers 1,,2", 2, "numbers with commas between them"),
+        ("--topic t --brokers 99999999999", 2, "numbers with commas between them"),
+        ("--topic nosuch --brokers 1", 1, "nosuch"),
+        ("--topic stays --partitions 7 --brokers 1", 1, "topic stays has no partition 7"),
+        ("--topic stays --brokers 1", 1, "2 replicas need as many brokers; there are 1"),
+        ("--topic stays --brokers 1,9", 1, "unknown broker 9"),
+        ("--plan /nosuch", 1, "/nosuch cannot be read: No such file"),
+        ("--plan /", 1, "/ cannot be read: Is a directory"),
+        ("--plan /bin/sh", 1, "/bin/sh is no text"),
+        ("--plan -", 1, "the plan is not of the form"),
+    ],
+)
+def test_a_bad_reassignment_changes_nothing(
+    cluster: Cluster, options: str, code: int, reason: str
+) -> None:
+    """It is told what is wrong with it."""
+    if not any("stays" in line for line in cluster.ask("topic list").splitlines()):
+        cluster.ask("topic create stays -p 1 -r 2")
+    before = replicas_of(cluster, "stays")
+    cluster.ask(f"partition reassign {options}", code, stdin="nonsense")
+    assert reason in " ".join(cluster.stderr.replace("│", " ").split())
+    assert replicas_of(cluster, "stays") == before
+
+
 def test_the_metadata_of_a_running_cluster_is_exported(cluster: Cluster) -> None:
     """`cluster export` says of a cluster that runs what its brokers say of it."""
     cluster.ask("topic create exported --partitions 2")

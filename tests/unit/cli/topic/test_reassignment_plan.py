@@ -63,7 +63,20 @@ def test_a_plan_is_read_as_it_was_printed():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"partitions": [{"topic": "t"}]}', '{"partitions": [{"topic": 1}]}', "x"],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"partitions": [{"topic": "t"}]}',
+        '{"partitions": [{"topic": 1}]}',
+        "x",
+        "[" * 100_000,
+        *(
+            f'{{"partitions": [{{"topic": "t", "partition": {number}, "replicas": [1]}}]}}'
+            for number in (-1, 2**31, 10**30, 1.5, "null")
+        ),
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [-1]}]}',
+    ],
 )
 def test_another_text_is_no_plan(text):
     """The form is named."""
