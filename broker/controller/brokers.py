@@ -4,8 +4,8 @@ The cluster knows a broker from its first admission on, also while it is down: a
 replicas on it if there are too few live brokers. An operator unregisters a broker that will not
 come back. The controller refuses that while the broker is live, or while a partition has a replica
 there, or is being reassigned to it. Afterwards no deleted topic or removed replica waits for the
-broker. If it comes back, the controller admits it
-like a new broker, and it sets its old logs aside.
+broker. If it comes back, the controller admits it like a new broker, and it sets its old logs
+aside.
 """
 
 from collections import Counter

@@ -298,10 +298,10 @@ class Controller:
         """Take the next steps of the reassignments under way."""
         plan = await take_turns(self._reassignments.plan(self._state))
         await self._carry_out(plan, nursery)
-        if self.moves_to_targets():
+        if self._reassignments.names:
             self._handovers.move_reassigned()
 
-    def moves_to_targets(self) -> Sequence[Move]:
+    def moves_to_targets(self) -> Turns[Sequence[Move]]:
         """Return the moves of leaderships that reassignments wait for now."""
         return self._reassignments.moves(self._state)
 

@@ -37,7 +37,7 @@ from minibroker.broker.controller.moves import (
 )
 from minibroker.broker.controller.pushes import Push
 from minibroker.broker.controller.state import State
-from minibroker.broker.turns import at_once, take_turns
+from minibroker.broker.turns import Turns, at_once, take_turns
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import ControlledShutdownRequest
@@ -74,7 +74,7 @@ class Elector(Protocol):
     async def elect(self, moves: Sequence[Move], too_late: float) -> Collection[TopicPartition]:
         """Elect these targets, unless it is too late; return the partitions moved."""
 
-    def moves_to_targets(self) -> Sequence[Move]:
+    def moves_to_targets(self) -> Turns[Sequence[Move]]:
         """Return the moves that reassignments wait for now."""
 
     async def until_pushed(self) -> None:
@@ -157,7 +157,7 @@ class Handovers:
 
     async def _move_reassigned(self) -> None:
         self._reassignments_due_at = math.inf
-        if moves := self._elector.moves_to_targets():
+        if moves := await take_turns(self._elector.moves_to_targets()):
             await self._move(moves)
             self._reassignments_due_at = trio.current_time() + REASSIGNMENT_AGAIN_S
 

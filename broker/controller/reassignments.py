@@ -83,9 +83,9 @@ class Reassignments:
         self.is_due = False
         return plan_progress(state, self._config, self.names)
 
-    def moves(self, state: State) -> tuple[Move, ...]:
+    def moves(self, state: State) -> Turns[tuple[Move, ...]]:
         """Return the moves of leaderships that reassignments wait for."""
-        return moves_to_targets(state, self._config, self.names)
+        return moves_to_targets(state, self._config, tuple(self.names))
 
 
 # -- requests
@@ -100,7 +100,7 @@ def plan_alter(
     """Plan to begin, replace and cancel reassignments; `ongoing` are those under way. The last
     entry of a partition counts."""
     draft = Draft(state)
-    room = _room(state, config, ongoing)
+    room = yield from _room(state, config, ongoing)
     results: list[PartitionReassigned] = []
     for some in at_once(request.partitions):
         for wanted in some:
@@ -207,7 +207,7 @@ def plan_progress(
 ) -> Turns[Plan[None]]:
     """Plan the next steps of all reassignments under way, as far as they are possible now."""
     draft = Draft(state)
-    room = _room(state, config, ongoing)
+    room = yield from _room(state, config, ongoing)
     for some in at_once(sorted(ongoing)):
         for name in some:
             record = state.partition(name)
@@ -228,10 +228,13 @@ def is_adding(record: PartitionRecord) -> bool:
     return moving is not None and bool(moving.adding) and record.has_added
 
 
-def _room(state: State, config: Config, ongoing: Collection[TopicPartition]) -> int:
+def _room(state: State, config: Config, ongoing: Collection[TopicPartition]) -> Turns[int]:
     """Return how many more partitions may add replicas now."""
-    records = (state.partition(name) for name in ongoing)
-    moving = sum(record is not None and is_adding(record) for record in records)
+    moving = 0
+    for some in at_once(tuple(ongoing)):
+        records = map(state.partition, some)
+        moving += sum(record is not None and is_adding(record) for record in records)
+        yield
     return config.num_concurrent_partition_movements - moving
 
 
@@ -306,20 +309,22 @@ def _listed(nodes: Iterable[int]) -> str:
 
 def moves_to_targets(
     state: State, config: Config, ongoing: Collection[TopicPartition]
-) -> tuple[Move, ...]:
+) -> Turns[tuple[Move, ...]]:
     """Return the moves of leaderships that reassignments wait for: from leaders that are to leave,
     once the replicas that stay suffice."""
-    moves = []
-    for name in sorted(ongoing):
-        record = state.partition(name)
-        if record is None or record.leader == NO_NODE or record.leader in record.target:
-            continue
-        topic = state.topics[name.topic]
-        if not may_end(topic, record, config):
-            continue
-        heirs = (node for node in record.target if node in record.isr and state.is_active(node))
-        if (target := next(heirs, None)) is not None:
-            moves.append(Move(name, topic.id, record.leader, record.leader_epoch, target))
+    moves: list[Move] = []
+    for some in at_once(sorted(ongoing)):
+        for name in some:
+            record = state.partition(name)
+            if record is None or record.leader == NO_NODE or record.leader in record.target:
+                continue
+            topic = state.topics[name.topic]
+            if not may_end(topic, record, config):
+                continue
+            heirs = (node for node in record.target if node in record.isr and state.is_active(node))
+            if (target := next(heirs, None)) is not None:
+                moves.append(Move(name, topic.id, record.leader, record.leader_epoch, target))
+        yield
     return tuple(moves)
 
 

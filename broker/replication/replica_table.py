@@ -148,6 +148,7 @@ class ReplicaTable:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self._is_removed(name, state):
             return ErrorCode.FENCED_LEADER_EPOCH
+        self._removed.pop(name, None)
         partition = self.partitions.get(name) or self._open(name, state, now)
         if partition.topic_id != state.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -161,6 +162,12 @@ class ReplicaTable:
             if len(state.replicas) > 1:
                 self.events.record(name, role_text(partition), now)
         return ErrorCode.NONE
+
+    def forget_removed(self, topics: Collection[str]) -> None:
+        """Forget what reassignments removed of topics that do not exist any more."""
+        gone = [name for name in self._removed if name.topic in topics]
+        for name in gone:
+            del self._removed[name]
 
     def _is_removed(self, name: TopicPartition, state: PartitionState) -> bool:
         """Whether a reassignment has removed the replica in this state or a later one."""

@@ -22,7 +22,7 @@ Rejected: a registry that also answers clients. `server/handlers` does that.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
@@ -304,7 +304,9 @@ class Replicas:
         self.image = without(self.image, removed)
         self._forget(removed, now)
 
-    def _forget(self, topics: Iterable[str], now: float) -> None:
+    def _forget(self, topics: Sequence[str], now: float) -> None:
+        if topics:
+            self._table.forget_removed({*topics})
         for topic in topics:
             logger.info("topic %s is deleted", topic)
             self._warned_of_weak_acks.pop(topic, None)

@@ -87,7 +87,7 @@ def outcome(state):
 
 
 def moves(state):
-    found = moves_to_targets(state, CONFIG, ongoing(state))
+    found = without_pause(moves_to_targets(state, CONFIG, ongoing(state)))
     return [(move.leader, move.target) for move in found]
 
 

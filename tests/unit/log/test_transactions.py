@@ -9,7 +9,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log import log as log_module
 from minibroker.broker.log.outcomes import LastKnownState
 from minibroker.broker.log.producers import ProducerStates
-from minibroker.broker.log.transaction_index import AbortedEntry
+from minibroker.broker.log.transaction_index import ABORTED_ENTRY, AbortedEntry
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import (
@@ -57,6 +57,19 @@ def test_what_is_no_marker_is_none():
     assert read_end_marker(bytes(batch[:at]) + b"\0\0\0\2" + batch[at + 4 :], header) is None
     assert read_end_marker(batch[:-9], header) is None
     assert read_end_marker(encode(), read_header(encode())) is None
+
+
+def test_a_marker_rolls_where_the_list_of_aborted_transactions_is_full():
+    """It alone adds to the list, so records go on in the segment."""
+    bench = Bench(index_bytes_max=2 * ABORTED_ENTRY.size)
+    for producer_id in range(3):
+        append(bench, producer_id, 0, "a")
+    for producer_id in range(2):
+        end(bench, producer_id, commit=False)
+    append(bench, 3, 0, "b")
+    assert [each.base_offset for each in bench.log._segments] == [0]
+    assert end(bench, 2, commit=False) == 6
+    assert [each.base_offset for each in bench.log._segments] == [0, 6]
 
 
 # -- what may be appended

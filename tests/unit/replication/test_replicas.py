@@ -176,6 +176,19 @@ def test_a_removed_replica_is_deleted_and_does_not_come_back() -> None:
     assert other.error == ErrorCode.NONE
 
 
+def test_what_was_removed_is_remembered_as_long_as_its_topic_is_there() -> None:
+    """Topics that are made, moved and deleted over and over take no memory."""
+    node = Node()
+    for number in range(10):
+        topic_id = bytes([number]) * 16
+        node.lead(state_of(topic_id=topic_id, epochs=(2, 3)))
+        assert removed(node, 2, 4, topic_id=topic_id) == ErrorCode.NONE
+        held = vars(node.replicas)["_table"]._removed
+        assert len(held) == 1
+        node.update(partitions=(state_of(topic_id=topic_id, leader=-2),))
+        assert not held
+
+
 def test_a_removal_that_comes_late_deletes_nothing() -> None:
     """A newer state has assigned the replica again: it may be in sync by now."""
     node = Node()
@@ -494,6 +507,7 @@ def test_an_order_that_comes_after_a_later_one_is_refused() -> None:
     node.apply(completes_roles=True, number=4)
     assert set(node.services.image.topics) == {"t"}
     assert not node.update(controller_epoch=1, number=1)  # of the next controller
+    assert not node.update(controller_epoch=1, number=2)
     assert not node.update(controller_epoch=1)  # of an earlier version
     assert node.update(controller_epoch=1, number=1) == ErrorCode.STALE_CONTROLLER_EPOCH
 

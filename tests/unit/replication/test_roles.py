@@ -411,6 +411,8 @@ def test_min_isr_counts_with_the_assignment_before_a_reassignment() -> None:
     assert not leader.is_isr_large_enough(2)
     leader.update(replace(state((1,), (1, 2, 3)), original=(1, 2, 3)))
     assert not leader.is_isr_large_enough(2)
+    moving = replace(state((1,), (1, 2)), original=(1,))
+    assert Leader(world.local_broker, moving, 0, 0, 0.0).is_isr_large_enough(2)  # in a new term
 
 
 def test_who_is_to_leave_counts_until_confirmed() -> None:
