@@ -68,6 +68,19 @@ RECORDS: Final = pa.schema(
     ]
 )
 
+# One row per replica and range of offsets (files/digests.py) of what its records are. The hashes
+# have nothing in common with those that Spark computes.
+_DIGEST_FIELDS: Final = (
+    pa.field("range", pa.int64()),
+    pa.field("count", pa.int64()),
+    pa.field("places_1", pa.int64()),
+    pa.field("places_2", pa.int64()),
+    pa.field("offsets", pa.int64()),
+    pa.field("first_offset", pa.int64()),
+    pa.field("last_offset", pa.int64()),
+)
+RECORD_DIGESTS: Final = pa.schema([*REPLICA_FIELDS, *_DIGEST_FIELDS])
+
 # One row per batch whose records cannot be read although its CRC is right; `problem` says why.
 BODIES: Final = pa.schema(
     [
@@ -253,6 +266,23 @@ LEDGER: Final = pa.schema(
     ]
 )
 
+# The same of the rows of LEDGER: `line` is the first one, `began` and `ended` the least and the
+# greatest timestamp. Rows without an offset have no range.
+LEDGER_DIGESTS: Final = pa.schema(
+    [
+        pa.field("ledger", pa.string()),
+        pa.field("event", pa.string()),
+        pa.field("group", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("topic_id", pa.string()),
+        pa.field("partition", pa.int32()),
+        *_DIGEST_FIELDS,
+        pa.field("line", pa.int64()),
+        pa.field("began", pa.int64()),
+        pa.field("ended", pa.int64()),
+    ]
+)
+
 # One row per record of the offsets topic: a commit, or the generation of a group. `home` is the
 # partition of the offsets topic and `at` the offset of the record in it. `offset` is null if the
 # record deletes the commit, `generation` if it deletes the group; `members` (checks/commit_history)
@@ -368,6 +398,8 @@ class Tables:
     `bodies` covers the reference logs only: equal batches need not be decoded twice. `bodies_of`
     builds the table of all logs of some partitions. `aborted` reads the table ABORTED, which only
     logs with transactions need; `as_of_ms` is the time at which the logs are judged.
+    `ledger_digests` and `record_digests` are of the same rows as `ledger` and `records`; None if
+    the ledgers are so small that their rows are compared at once.
     """
 
     batches: "DataFrame"
@@ -389,3 +421,5 @@ class Tables:
     aborted: "Callable[[], DataFrame] | None" = field(default=None)
     coordinated: "DataFrame | None" = field(default=None)
     as_of_ms: int = 0
+    ledger_digests: "DataFrame | None" = field(default=None)
+    record_digests: "Callable[[Collection[str]], DataFrame] | None" = field(default=None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from minibroker.audit.checks import compaction, ledgers
 from minibroker.audit.checks.cached import caching, in_context
 from minibroker.audit.checks.doubts import brokers_named
 from minibroker.audit.checks.extent import ReplicaRow, judge
-from minibroker.audit.checks.facts import PARTITION, equal_logs, log_facts
+from minibroker.audit.checks.facts import equal_logs, log_facts
 from minibroker.audit.checks.file_lists import emptied, skipping
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import group_offsets, marks
@@ -52,7 +53,14 @@ from minibroker.audit.files.directories import (
     find_brokers,
 )
 from minibroker.audit.files.inputs import Inputs, read_inputs
-from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table, without_copies
+from minibroker.audit.files.ledger import (
+    Chunk,
+    is_ledger_read_here,
+    ledger_chunks,
+    ledger_digests,
+    ledger_table,
+    without_copies,
+)
 from minibroker.audit.files.transaction_indexes import read_aborted
 from minibroker.audit.files.unreadable import (
     PROBLEM,
@@ -69,8 +77,6 @@ from minibroker.audit.model import (
     BATCHES,
     EPOCH_STARTS,
     PRODUCERS,
-    RECORDS,
-    REPLICA_FIELDS,
     REPLICAS,
     Finding,
     Scan,
@@ -81,7 +87,14 @@ from minibroker.audit.progress import Jobs, Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
 from minibroker.audit.report.pictures import pictures
 from minibroker.audit.session import interpreted
-from minibroker.audit.source import Piece, is_read_here, pieces_of, read_pieces, read_table
+from minibroker.audit.source import (
+    Piece,
+    is_read_here,
+    pieces_of,
+    read_contents,
+    read_pieces,
+    read_table,
+)
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
@@ -102,7 +115,6 @@ from minibroker.protocol.types import TopicPartition
 
 BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
-_COPIES: Final = pa.schema([pa.field("source", pa.int32()), *REPLICA_FIELDS])
 _CHECKS_AT_ONCE: Final = 4
 INTERPRETED_BYTES_MAX: Final = 16 << 20  # of logs and ledgers: their checks are not compiled
 _NAMED_MAX: Final = 5  # partitions, in a note
@@ -294,11 +306,16 @@ class _Run:
         ledgers_read = tuple(dict.fromkeys(chunk.path for chunk in chunks))
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
+        has_digests = ledger is not None and not is_ledger_read_here(chunks, self._options.scan)
         replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
 
-        def records(topics: Collection[str]) -> DataFrame:
+        def records(topics: Collection[str], *, as_digests: bool = False) -> DataFrame:
             logs = [log for log in inputs.logs if log.topic in topics]
-            return self._read_records(logs, {} if inputs.is_live else equal_logs(batches))
+            equal = {} if inputs.is_live else equal_logs(batches)
+            scan, tell = self._options.scan, self._known.readings.append
+            return read_contents(
+                self._spark, logs, equal, as_digests=as_digests, scan=scan, tell=tell
+            )
 
         def bodies_of(names: Collection[TopicPartition]) -> DataFrame:
             logs = (log for log in inputs.logs if log.replica[1:] in names)
@@ -335,33 +352,8 @@ class _Run:
             aborted=aborted,
             coordinated=coordinated,
             as_of_ms=self._began_ms if inputs.is_live else _last_written_ms(inputs),
-        )
-
-    def _read_records(
-        self, logs: Sequence[LogDirectory], equal: Mapping[Replica, Replica]
-    ) -> DataFrame:
-        """Return RECORDS of these logs. Of large ones with the same batches only one is decoded.
-
-        `equal` names it. On running brokers it is empty: they remove segments at different times.
-        """
-        master, scan = self._spark.sparkContext.master or "", self._options.scan
-        if is_read_here(master, pieces_of(logs), "records", scan):
-            return self._read_table(logs, "records")
-        sources = {log.replica: equal.get(log.replica, log.replica) for log in logs}
-        decoded = set(sources.values())
-        found = self._read_table((log for log in logs if log.replica in decoded), "records")
-        if len(decoded) == len(logs):
-            return found
-        copies = from_rows(
-            self._spark,
-            _COPIES,
-            [(source.broker, *replica) for replica, source in sources.items()],
-        )
-        place = ["source", *PARTITION]
-        return (
-            found.withColumnRenamed("broker", "source")
-            .join(broadcast(copies), place)
-            .select(*RECORDS.names)
+            ledger_digests=ledger_digests(self._spark, chunks) if has_digests else None,
+            record_digests=partial(records, as_digests=True) if has_digests else None,
         )
 
     def _read_ledger(self, chunks: Sequence[Chunk]) -> DataFrame:

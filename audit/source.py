@@ -23,6 +23,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -42,11 +43,13 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.functions import broadcast
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from minibroker.audit.checks.local_frames import local_frame
+from minibroker.audit.checks.local_frames import from_rows, local_frame
 from minibroker.audit.files.bodies import check_bodies
+from minibroker.audit.files.digests import digest_records
 from minibroker.audit.files.directories import (
     LogDirectory,
     Replica,
@@ -57,7 +60,15 @@ from minibroker.audit.files.directories import (
 from minibroker.audit.files.indexes import check_indexes, find_cuts
 from minibroker.audit.files.records import OFFSET_END, read_records
 from minibroker.audit.files.segments import scan_segment
-from minibroker.audit.model import BATCHES, BODIES, INDEX_ENTRIES, RECORDS, Scan
+from minibroker.audit.model import (
+    BATCHES,
+    BODIES,
+    INDEX_ENTRIES,
+    RECORD_DIGESTS,
+    RECORDS,
+    REPLICA_FIELDS,
+    Scan,
+)
 from minibroker.audit.session import local_cores
 from minibroker.audit.summary import Reading
 
@@ -84,6 +95,7 @@ LOCAL_BYTES_MAX: Final = {
     "records": 16 << 20,
 }
 HERE_SEGMENTS_MAX: Final = 5_000
+_COPIES: Final = pa.schema([pa.field("source", pa.int32()), *REPLICA_FIELDS])
 
 
 class OptionError(ValueError):
@@ -125,16 +137,18 @@ def read_table(
     *,
     scan: Scan = Scan.AUTO,
     keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    kept: pa.Schema | None = None,
     tell: Callable[[Reading], None] = lambda reading: None,
 ) -> DataFrame:
     """Return a table of the listed logs, up to their listed sizes.
 
-    `keep` filters rows where they are read. The driver reads its part (`is_read_here`) at once; the
-    executors read when Spark runs a query on the table, and must see the files under the same
-    paths. `tell` is told who reads.
+    `keep` filters rows where they are read, or makes rows of the schema `kept` of them. The driver
+    reads its part (`is_read_here`) at once; the executors read when Spark runs a query on the
+    table, and must see the files under the same paths. `tell` is told who reads.
     """
     pieces = pieces_of(logs)
     size = sum(piece.size for piece in pieces)
+    schema = TABLES[table] if kept is None else kept
 
     def rows(some: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         found = read_pieces(table, some)
@@ -143,8 +157,8 @@ def read_table(
     master = spark.sparkContext.master or ""
     if is_read_here(master, pieces, table, scan):
         tell(Reading(table, size))
-        here = pa.Table.from_batches(rows(pieces), TABLES[table])
-        return local_frame(spark, here, from_arrow_schema(TABLES[table]))
+        here = pa.Table.from_batches(rows(pieces), schema)
+        return local_frame(spark, here, from_arrow_schema(schema))
     groups = plan_tasks(pieces, table, spark.sparkContext.defaultParallelism)
     tell(Reading(table, size, len(groups)))
     listing = spark.sparkContext.broadcast(groups)  # otherwise each task would carry it
@@ -155,7 +169,37 @@ def read_table(
                 yield from rows(listing.value[number])
 
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    return numbers.mapInArrow(read, from_arrow_schema(TABLES[table]))
+    return numbers.mapInArrow(read, from_arrow_schema(schema))
+
+
+def read_contents(
+    spark: SparkSession,
+    logs: Sequence[LogDirectory],
+    equal: Mapping[Replica, Replica],
+    *,
+    as_digests: bool,
+    scan: Scan = Scan.AUTO,
+    tell: Callable[[Reading], None] = lambda reading: None,
+) -> DataFrame:
+    """Return RECORDS of these logs, or RECORD_DIGESTS. Of large logs with the same batches only one
+    is decoded.
+
+    `equal` names it. On running brokers it is empty: they remove segments at different times.
+    """
+    keep, schema = (digest_records, RECORD_DIGESTS) if as_digests else (None, RECORDS)
+    read = partial(read_table, spark, table="records", scan=scan, keep=keep, kept=schema, tell=tell)
+    if is_read_here(spark.sparkContext.master or "", pieces_of(logs), "records", scan):
+        return read(logs)
+    sources = {log.replica: equal.get(log.replica, log.replica) for log in logs}
+    decoded = set(sources.values())
+    found = read(log for log in logs if log.replica in decoded)
+    if len(decoded) == len(logs):
+        return found
+    rows = [(source.broker, *replica) for replica, source in sources.items()]
+    copies = from_rows(spark, _COPIES, rows)
+    place = ["source", "topic", "partition"]
+    found = found.withColumnRenamed("broker", "source").join(broadcast(copies), place)
+    return found.select(*schema.names)
 
 
 def pieces_of(logs: Iterable[LogDirectory]) -> list[Piece]:

@@ -7,6 +7,10 @@ their brokers (as one hash), and the least and the greatest content. If every re
 what the ledgers say, the place is sound; in a sound cluster all are. Only the rest is examined
 record by record and replica by replica (`suspects`).
 
+Large ledgers are compared with the logs by digests of ranges of offsets first (`files.digests`).
+The rows of a range in which the digests of all replicas equal those of the ledgers are sound. Only
+the rows of the other ranges are read again and compared one by one.
+
 A place is judged if it lies at or above the log start and, in a growing log, below its high
 watermark. If a broker was stopped or killed, a record beyond the end that the log keeps is missing:
 the log may still be truncated to follow the leader's epochs.
@@ -45,10 +49,18 @@ from pyspark.sql.functions import (
 )
 from pyspark.sql.functions import max as max_
 from pyspark.sql.functions import min as min_
+from pyspark.sql.functions import sum as sum_
 
 from minibroker.audit.checks.cached import cache
+from minibroker.audit.checks.digests import compare_digests, within
 from minibroker.audit.checks.facts import PARTITION, REPLICA
-from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
+from minibroker.audit.checks.local_frames import (
+    collect_small,
+    empty_like,
+    from_rows,
+    is_known_empty,
+    local_rows,
+)
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.checks.stored_transactions import has_transactions, uncommitted_offsets
 from minibroker.audit.checks.transaction_history import ABORTED
@@ -112,6 +124,8 @@ class Acknowledged:
     were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
     `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
     `earliest`: the column of that name in `replicas`, by topic.
+    `is_exact`: whether the digests say that each record of the logs was acknowledged at its place,
+    once, and nothing else was; None without digests.
     `aborted`: PLACE of the records of aborted transactions, on whichever replica; None: none.
     """
 
@@ -123,6 +137,7 @@ class Acknowledged:
     foreign: tuple[Row, ...]
     earliest: Mapping[str, int]
     aborted: DataFrame | None = None
+    is_exact: bool | None = None
 
     @property
     def incomplete(self) -> set[str]:
@@ -154,19 +169,10 @@ def acknowledged(tables: Tables) -> Acknowledged:
     every = tables.ledger.withColumns({"content": _content(), **_of_key(compacted)})
     every = cache(every.select(*_ENTRY, *more))
     is_judged = _is_judged(tables.topic_ids)
-    lines = (
-        every.withColumn("is_judged", is_judged)
-        .groupBy("ledger", "event", *_TOPIC, "is_judged")
-        .agg(
-            count("*").alias("count"),
-            min_("line").alias("first"),
-            min_("timestamp").alias("began"),
-            max_("timestamp").alias("ended"),
-            count_if(col("offset").isNull()).alias("unplaced"),
-        )
-        .collect()
-    )
-    lines.sort(key=lambda row: tuple(row[name] or "" for name in ("ledger", "event", *_TOPIC)))
+    digests = None
+    if tables.ledger_digests is not None:
+        digests = collect_small(tables.ledger_digests)
+    lines = _lines(every, is_judged) if digests is None else _digested_lines(digests, is_judged)
     foreign = tuple(row for row in lines if not row.is_judged)
     lines = [row for row in lines if row.is_judged]
     entries = every.where(is_judged) if foreign else every
@@ -176,13 +182,56 @@ def acknowledged(tables: Tables) -> Acknowledged:
     records = records.withColumns({"content": _content(), **_of_key(compacted)})
     records = cache(records.select(*REPLICA, "offset", "content", "named", "is_tombstone"))
     replicas = collect_small(_replicas(tables))
-    unsound = collect_small(_unsound(entries, records, replicas))
+    is_exact = None
+    if digests is None:
+        unsound = collect_small(_unsound(entries, records, replicas))
+    else:
+        assert tables.record_digests is not None, "there are digests of both, or of none"
+        stored = tables.record_digests(topics)
+        ranges, is_exact = compare_digests(digests.where(is_judged), stored, replicas)
+        unsound = empty_like(entries.select(*_ENTRY))
+        if not is_known_empty(ranges):
+            few, stored = (within(rows, ranges) for rows in (entries, records))
+            unsound = collect_small(_unsound(few, stored, replicas))
     known = (entries, records, unsound, replicas, tuple(lines), foreign)
     aborted = None
     if has_transactions(tables.batches):
         uncommitted = uncommitted_offsets(tables.batches).where(col("outcome") == ABORTED)
         aborted = collect_small(uncommitted.select(*PLACE).distinct())
-    return Acknowledged(*known, _earliest(replicas), aborted)
+    return Acknowledged(*known, _earliest(replicas), aborted, is_exact)
+
+
+def _lines(entries: DataFrame, is_judged: Column) -> list[Row]:
+    """Return the rows of `Acknowledged.lines` and `foreign`, with `is_judged`."""
+    counts = {
+        "count": count("*"),
+        "first": min_("line"),
+        "began": min_("timestamp"),
+        "ended": max_("timestamp"),
+        "unplaced": count_if(col("offset").isNull()),
+    }
+    return _in_order(entries, is_judged, counts)
+
+
+def _digested_lines(digests: DataFrame, is_judged: Column) -> list[Row]:
+    """Return the same as `_lines`, from LEDGER_DIGESTS."""
+    counts = {
+        "count": sum_("count"),
+        "first": min_("line"),
+        "began": min_("began"),
+        "ended": max_("ended"),
+        "unplaced": sum_(when(col("range").isNull(), col("count")).otherwise(0)),
+    }
+    return _in_order(digests, is_judged, counts)
+
+
+def _in_order(rows: DataFrame, is_judged: Column, counts: Mapping[str, Column]) -> list[Row]:
+    named = [found.alias(name) for name, found in counts.items()]
+    lines = rows.withColumn("is_judged", is_judged).groupBy("ledger", "event", *_TOPIC, "is_judged")
+    found = lines.agg(*named).collect()
+    return sorted(
+        found, key=lambda row: tuple(row[name] or "" for name in ("ledger", "event", *_TOPIC))
+    )
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
@@ -254,6 +303,24 @@ def judged_records(known: Acknowledged) -> DataFrame:
     """Return the records that are judged: offset and content, with the columns of their replica."""
     replicas = broadcast(known.replicas)
     return known.records.join(replicas, [*REPLICA]).where(col("offset") < col("limit"))
+
+
+@memoize_per_run
+def is_exact(known: Acknowledged) -> bool:
+    """Whether each judged record was acknowledged at its place, once, and is what the ledgers say.
+
+    Then no record is there more often than it was sent. If all entries are sound, it is enough to
+    compare the sets of offsets, by a digest; nothing has to be sorted or moved for that.
+    """
+    if known.has_unplaced or not is_known_empty(known.unsound):
+        return False
+    if known.is_exact is not None:
+        return known.is_exact
+    digest = (count("*").alias("records"), bit_xor(xxhash64("offset")).alias("offsets"))
+    acked = known.entries.where(col("event") == Event.ACKED.value)
+    told = {row[:2]: row[2:] for row in acked.groupBy(*PARTITION).agg(*digest).collect()}
+    stored = judged_records(known).groupBy(*REPLICA).agg(*digest).collect()
+    return all(told.get((row.topic, row.partition)) == row[3:] for row in stored)
 
 
 def acknowledged_without_offset(known: Acknowledged) -> DataFrame:

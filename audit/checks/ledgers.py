@@ -19,7 +19,6 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql.functions import (
     array_max,
     array_sort,
-    bit_xor,
     bool_and,
     bool_or,
     broadcast,
@@ -38,7 +37,6 @@ from pyspark.sql.functions import (
     size,
     struct,
     when,
-    xxhash64,
 )
 from pyspark.sql.functions import max as max_
 from pyspark.sql.functions import min as min_
@@ -51,6 +49,7 @@ from minibroker.audit.checks.acknowledged import (
     State,
     acknowledged,
     acknowledged_without_offset,
+    is_exact,
     judged_records,
     suspects,
     with_former,
@@ -58,7 +57,6 @@ from minibroker.audit.checks.acknowledged import (
 from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.local_frames import collect_small, is_known_empty, local_rows
-from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.ledger import ACKS_ALL, Event
 from minibroker.audit.model import Tables
 from minibroker.audit.summary import LedgerCounts, Unjudged
@@ -299,22 +297,6 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
             unjudged.append(Unjudged(reason, holds_back=True))
     counted = (acked, judged, present, shown, nowhere, below, compacted, _count_aborted(known))
     return LedgerCounts(*counted), tuple(unjudged)
-
-
-@memoize_per_run
-def is_exact(known: Acknowledged) -> bool:
-    """Whether each judged record was acknowledged at its place, once, and is what the ledgers say.
-
-    Then no record is there more often than it was sent. If all entries are sound, it is enough to
-    compare the sets of offsets, by a digest; nothing has to be sorted or moved for that.
-    """
-    if known.has_unplaced or not is_known_empty(known.unsound):
-        return False
-    digest = (count("*").alias("records"), bit_xor(xxhash64("offset")).alias("offsets"))
-    acked = known.entries.where(col("event") == Event.ACKED.value)
-    told = {row[:2]: row[2:] for row in acked.groupBy(*PARTITION).agg(*digest).collect()}
-    stored = judged_records(known).groupBy(*REPLICA).agg(*digest).collect()
-    return all(told.get((row.topic, row.partition)) == row[3:] for row in stored)
 
 
 def _count_aborted(known: Acknowledged) -> int:

@@ -45,8 +45,9 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from minibroker.audit.arrow import compute as pc
+from minibroker.audit.files.digests import digest_ledger
 from minibroker.audit.files.regular import open_file
-from minibroker.audit.model import LEDGER, Scan
+from minibroker.audit.model import LEDGER, LEDGER_DIGESTS, Scan
 from minibroker.audit.summary import Reading
 
 if TYPE_CHECKING:
@@ -202,22 +203,46 @@ def ledger_table(
 
     from minibroker.audit.checks.local_frames import local_frame
 
-    size = sum(chunk.end - chunk.begin for chunk in chunks)
-    if scan is not Scan.SPARK and size <= HERE_BYTES_MAX:
-        tell(Reading("ledgers", size))
+    if is_ledger_read_here(chunks, scan):
+        tell(Reading("ledgers", _size(chunks)))
         batches = [rows for chunk in chunks for rows in read_chunk(chunk)]
         return local_frame(spark, pa.Table.from_batches(batches, LEDGER), from_arrow_schema(LEDGER))
+    tell(Reading("ledgers", _size(chunks), len(chunks)))
+    return _read_by_tasks(spark, chunks, LEDGER)
+
+
+def ledger_digests(spark: "SparkSession", chunks: Sequence[Chunk]) -> "DataFrame":
+    """Return the digests of all rows of the ledgers, as LEDGER_DIGESTS, by Spark's tasks."""
+    return _read_by_tasks(spark, chunks, LEDGER_DIGESTS, digest_ledger)
+
+
+def is_ledger_read_here(chunks: Sequence[Chunk], scan: Scan) -> bool:
+    """Whether the driver parses these ledgers itself."""
+    return scan is not Scan.SPARK and _size(chunks) <= HERE_BYTES_MAX
+
+
+def _size(chunks: Iterable[Chunk]) -> int:
+    return sum(chunk.end - chunk.begin for chunk in chunks)
+
+
+def _read_by_tasks(
+    spark: "SparkSession",
+    chunks: Sequence[Chunk],
+    schema: pa.Schema,
+    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+) -> "DataFrame":
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     listing = spark.sparkContext.broadcast(tuple(chunks))  # otherwise each task would carry it
 
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_chunk(listing.value[number])
+                found = read_chunk(listing.value[number])
+                yield from found if keep is None else map(keep, found)
 
-    tasks = max(1, min(1 + size // CHUNK_BYTES, len(chunks)))
-    tell(Reading("ledgers", size, tasks))
-    numbers = spark.range(0, len(chunks), 1, tasks)
-    return numbers.mapInArrow(rows, from_arrow_schema(LEDGER))
+    numbers = spark.range(0, len(chunks), 1, max(1, len(chunks)))
+    return numbers.mapInArrow(rows, from_arrow_schema(schema))
 
 
 def read_chunk(chunk: Chunk) -> list[pa.RecordBatch]:

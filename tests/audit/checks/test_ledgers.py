@@ -1,23 +1,28 @@
 """The checks of ledgers, on rows that are written out: what is planted is found, and no more.
 
 Each partition is one case. Unless it says otherwise, brokers 1 and 2 are in the ISR, 3 is not, and
-all hold the values "0" to "9" at the offsets 0 to 9.
+all hold the values "0" to "9" at the offsets 0 to 9. Some tests run with and without digests.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
-from minibroker.audit.checks.acknowledged import acknowledged
-from minibroker.audit.checks.ledgers import CHECKS, is_exact, ledger_counts
-from minibroker.audit.files.ledger import ledger_chunks, ledger_table
-from minibroker.audit.model import Finding, Tables
+from minibroker.audit.checks.acknowledged import acknowledged, is_exact
+from minibroker.audit.checks.ledgers import CHECKS, ledger_counts
+from minibroker.audit.files.digests import digest_ledger, digest_records
+from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table, read_chunk
+from minibroker.audit.model import LEDGER_DIGESTS, RECORD_DIGESTS, RECORDS, Finding, Tables
 from minibroker.audit.summary import LedgerCounts
-from tests.audit.checks.rows import found_by, tables
+from tests.audit.checks.rows import found_by, table, tables
 
 CASES = range(16)
 CLEAN, LOST, OTHER, BEHIND, ONE, TWICE, TOLD_TWICE, LIVE, GONE, NOWHERE, *REST = CASES
@@ -180,7 +185,15 @@ EXPECTED: dict[str, list[tuple[object, ...]]] = {
 }
 
 
-def audited(spark: SparkSession, *ledgers: Path, made: int | None = None) -> Tables:
+@pytest.fixture(params=[False, True], ids=["rows", "digests"])
+def by_digests(request: pytest.FixtureRequest) -> bool:
+    """Whether digests are compared before rows."""
+    return bool(request.param)
+
+
+def audited(
+    spark: SparkSession, *ledgers: Path, by_digests: bool = False, made: int | None = None
+) -> Tables:
     """The tables of all cases, and these ledgers; `made` is the time of all batches."""
     replicas, records = [], []
     for partition, broker in product(range(len(CASES)), (1, 2, 3)):
@@ -203,7 +216,25 @@ def audited(spark: SparkSession, *ledgers: Path, made: int | None = None) -> Tab
     chunks, problems = ledger_chunks(ledgers)
     assert not problems
     made = tables(spark, replicas=replicas, records=records, batches=batches)
-    return replace(made, ledger=ledger_table(spark, chunks))
+    made = replace(made, ledger=ledger_table(spark, chunks))
+    return with_digests(made, chunks, records) if by_digests else made
+
+
+def with_digests(
+    made: Tables, chunks: Sequence[Chunk], records: Sequence[dict[str, Any]]
+) -> Tables:
+    """The same tables, as if their ledgers were large."""
+    spark = made.batches.sparkSession
+    digests = [digest_ledger(rows) for chunk in chunks for rows in read_chunk(chunk)]
+    of_ledgers = pa.Table.from_batches(digests, LEDGER_DIGESTS).to_pylist()
+    rows = pa.RecordBatch.from_pylist(records, schema=RECORDS)
+    halves = (rows[: len(records) // 2], rows[len(records) // 2 :])  # as of two tasks
+    stored = pa.Table.from_batches(map(digest_records, halves), RECORD_DIGESTS).to_pylist()
+    return replace(
+        made,
+        ledger_digests=table(spark, LEDGER_DIGESTS, of_ledgers),
+        record_digests=lambda topics: table(spark, RECORD_DIGESTS, stored),
+    )
 
 
 def told_of(finding: Finding) -> tuple[object, ...]:
@@ -212,7 +243,7 @@ def told_of(finding: Finding) -> tuple[object, ...]:
     return finding.partition, finding.broker, finding.offset, finding.severity.value, detail
 
 
-def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_clients_were_told(spark: SparkSession, tmp_path: Path, by_digests: bool) -> None:
     """Each promise that is broken is found where it is; what cannot be judged is counted."""
     clean, faulty = (
         clean_ledger().write(tmp_path / "clean"),
@@ -223,7 +254,7 @@ def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
         file.write('{"name": "produ')
     repeated = ledger_of_repeating_producer()
     repeated_ledger = repeated.write(tmp_path / "repeated", idempotence=False)
-    judged = audited(spark, clean, faulty, repeated_ledger)
+    judged = audited(spark, clean, faulty, repeated_ledger, by_digests=by_digests)
     found = {
         name: [told_of(each) for each in found_by(CHECKS[name](judged))]
         for name in CHECKS.keys() - {"unexpected"}
@@ -270,7 +301,7 @@ def test_ledgers_of_a_topic_that_had_the_name_before(spark: SparkSession, tmp_pa
 
 
 def test_a_ledger_without_ids_that_is_older_than_the_topic(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, by_digests: bool
 ) -> None:
     """It may be of a former topic of that name: what is older than all records and not in its place
     accuses nobody, and what is in its place counts."""
@@ -281,7 +312,7 @@ def test_a_ledger_without_ids_that_is_older_than_the_topic(
     lines.shown(LOST, 4, timestamp=20)
     ledger = lines.write(tmp_path / "ledger")
     for made, holds_back in ((30, True), (20, False)):
-        judged = audited(spark, ledger, made=made)
+        judged = audited(spark, ledger, made=made, by_digests=by_digests)
         found = [
             (name, told_of(each)[:3])
             for name in ("lost-write", "unseen", "aborted-read", "inconsistent-offsets")
@@ -306,21 +337,27 @@ def test_nothing_of_what_was_given_is_never_clean(spark: SparkSession, tmp_path:
     cases = {"other": other, "nothing": nothing, "elsewhere": elsewhere, "gone": gone}
     for name, lines in cases.items():
         ledger = lines.write(tmp_path / name)
-        judged = replace(audited(spark, ledger), topic_ids={"t": "now"} if name == "other" else {})
+        judged = replace(
+            audited(spark, ledger),
+            topic_ids={"t": "now"} if name == "other" else {},
+        )
         counts, unjudged = ledger_counts(judged)
         assert counts.judged == 0
         assert any(each.holds_back for each in unjudged), name
     ledger = clean_ledger().write(tmp_path / "clean")
     other_file = tmp_path / "empty"
     other_file.write_text('{"no": "ledger"}\n')
-    judged = replace(audited(spark, ledger, other_file), ledgers=(str(ledger), str(other_file)))
+    judged = replace(
+        audited(spark, ledger, other_file),
+        ledgers=(str(ledger), str(other_file)),
+    )
     assert [(each.reason, each.holds_back) for each in ledger_counts(judged)[1]] == [
         (f"{other_file}: it has no line of a ledger", True)
     ]
 
 
 def test_records_are_counted_unless_each_was_acknowledged_at_its_place(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, by_digests: bool
 ) -> None:
     """Equal ones, too. With one record more, or one acknowledged twice, all are counted."""
     lines = LedgerLines()
@@ -352,6 +389,9 @@ def test_records_are_counted_unless_each_was_acknowledged_at_its_place(
         made = tables(spark, replicas=replicas, records=records, batches=batches)
         chunks, _ = ledger_chunks([ledger])
         judged = replace(made, ledger=ledger_table(spark, chunks))
+        if by_digests:
+            judged = with_digests(judged, chunks, records)
+            assert acknowledged(judged).is_exact is expected
         assert is_exact(acknowledged(judged)) is expected
         if len(values) > len(stored):
             assert [each.offset for each in found_by(CHECKS["duplicate"](judged))] == [4, 4]
