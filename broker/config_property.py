@@ -38,6 +38,7 @@ LOOPBACK: Final = "127.0.0.1"
 LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_.+-]*")
 HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address in brackets
 ID_CHARS_MAX: Final = 64
+RACK_CHARS_MAX: Final = 255
 ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_CHARS_MAX}}}")
 ETCD: Final = "etcd:"  # of a metadata store
 USER_AND_PASSWORD: Final = re.compile(r"://.*@", re.DOTALL)  # in a URL
@@ -75,6 +76,7 @@ class Kind(StrEnum):
     NAME = "name"
     NAMES = "names"
     ID = "id"
+    RACK = "rack"
     ADDRESS = "address"
     STORE = "store"
 
@@ -122,6 +124,8 @@ class Property:
                 return "words, with commas between them"
             case Kind.ID:
                 return f"1 to {ID_CHARS_MAX} letters, digits, '.', '_' and '-'"
+            case Kind.RACK:
+                return f"1 to {RACK_CHARS_MAX} printable characters"
             case Kind.ADDRESS:
                 return "HOST:PORT"
             case Kind.STORE:
@@ -174,6 +178,10 @@ class Property:
                 return tuple(part.strip().upper() for part in text.split(",") if part.strip())
             case Kind.ID:
                 if not ID.fullmatch(text):
+                    raise ValueError(text)
+                return text
+            case Kind.RACK:
+                if not text.isprintable() or len(text) > RACK_CHARS_MAX:
                     raise ValueError(text)
                 return text
             case Kind.ADDRESS:

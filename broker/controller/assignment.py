@@ -8,7 +8,7 @@ otherwise every produce request with acks=all would be refused.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from minibroker.broker.controller.placement import place
+from minibroker.broker.controller.placement import alternating, place
 from minibroker.broker.controller.state import PartitionRecord, State
 from minibroker.broker.errors import Refused
 from minibroker.protocol.constants import ErrorCode
@@ -16,18 +16,22 @@ from minibroker.protocol.messages.topics import DEFAULT_COUNT, NewTopic
 
 
 class Brokers(NamedTuple):
-    """The known brokers of a cluster, in order: those that may lead, and the others."""
+    """The known brokers of a cluster, in order: those that may lead, and the others. `racks` has
+    the rack of each of them; neighbours in `active` are in different racks as far as possible."""
 
     active: tuple[int, ...]
     down: tuple[int, ...]
+    racks: Mapping[int, str | None] = {}
 
 
 def brokers_of(state: State) -> Brokers:
     """Return the brokers that may hold a replica."""
     known = sorted(state.admissions)
+    racks = {node: state.admissions[node].rack for node in known}
     return Brokers(
-        tuple(node for node in known if state.is_active(node)),
+        alternating([node for node in known if state.is_active(node)], racks),
         tuple(node for node in known if not state.is_active(node)),
+        racks,
     )
 
 
@@ -50,16 +54,15 @@ def check_factor(brokers: Brokers, factor: int, min_insync_replicas: int) -> Non
 
 
 def place_partitions(
-    brokers: Brokers, count: int, factor: int, start: int, first: int = 0
+    brokers: Brokers, count: int, factor: int, min_insync_replicas: int, start: int, first: int = 0
 ) -> tuple[PartitionRecord, ...]:
     """Return `count` partitions from number `first` on, the first one's replicas from broker
-    `start` on."""
+    `start` on. `check_factor` has found no fault with them."""
     active = frozenset(brokers.active)
+    live_min = _needed(factor, min_insync_replicas)
+    placed = place(count, factor, brokers.active, start, brokers.down, brokers.racks, live_min)
     return tuple(
-        _new_partition(number, replicas, active)
-        for number, replicas in enumerate(
-            place(count, factor, brokers.active, start, brokers.down), first
-        )
+        _new_partition(number, replicas, active) for number, replicas in enumerate(placed, first)
     )
 
 

@@ -92,7 +92,7 @@ class RegistrationFacts:
     damaged: Callable[[], Iterable[TopicPartition]] = tuple
     listeners: tuple[NamedEndpoint, ...] = ()
 
-    def as_of_now(self, node_id: int, process: str, fence_timeout_ms: int) -> BrokerRegistration:
+    def as_of_now(self, node_id: int, process: str, config: Config) -> BrokerRegistration:
         """Return the entry to write; the store gives it its epoch."""
         return BrokerRegistration(
             node_id,
@@ -105,7 +105,8 @@ class RegistrationFacts:
             self.was_synced,
             frozenset(self.damaged()),
             self.listeners,
-            fence_timeout_ms,
+            config.fence_timeout_ms,
+            config.broker_rack,
         )
 
 

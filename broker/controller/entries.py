@@ -272,13 +272,15 @@ def tombstone_removal(topic_id: bytes) -> Delete:
 
 def admission_put(admission: Admission) -> Put:
     """The entry that a broker was admitted, or has asked to stop."""
-    value = {
+    value: dict[str, object] = {
         "epoch": admission.epoch,
         "directory_id": admission.directory_id,
         "run": admission.run,
         "process": admission.process,
         "is_leaving": admission.is_leaving,
     }
+    if admission.rack is not None:
+        value["rack"] = admission.rack
     return _put(f"{ADMISSIONS}{admission.node_id}", value)
 
 
@@ -305,7 +307,7 @@ def departure_puts(departure: Departure) -> list[Put]:
 
 def broker_put(registered: BrokerRegistration, lease: int) -> Put:
     """Return the entry of a registration; the store's revision of it becomes its epoch."""
-    value = {
+    value: dict[str, object] = {
         "host": registered.endpoint.host,
         "port": registered.endpoint.port,
         "directory_id": registered.directory_id,
@@ -317,6 +319,8 @@ def broker_put(registered: BrokerRegistration, lease: int) -> Put:
         "listeners": registered.listeners,
         "fence_timeout_ms": registered.fence_timeout_ms,
     }
+    if registered.rack is not None:
+        value["rack"] = registered.rack
     return _put(broker_key(registered.node_id), value, lease)
 
 
@@ -381,6 +385,7 @@ def _admission(key: str, found: Any) -> Admission:
         run=found["run"],
         process=found["process"],
         is_leaving=found["is_leaving"],
+        rack=_rack(found),
     )
 
 
@@ -406,7 +411,16 @@ def _registered(key: str, found: Any, revision: int) -> BrokerRegistration:
         # A registration from before several listeners existed has none.
         listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
         fence_timeout_ms=int(found.get("fence_timeout_ms", 0)),
+        rack=_rack(found),
     )
+
+
+def _rack(found: Any) -> str | None:
+    """Return the rack in an entry; one of an earlier version, or of a broker without, has none."""
+    rack: object = found.get("rack")
+    if rack is not None and not isinstance(rack, str):
+        raise TypeError(f"the rack {rack!r} is no text")
+    return rack
 
 
 def _partition_key(topic_id: bytes, number: int) -> str:

@@ -91,7 +91,12 @@ def liveness_of(
     for node in sorted(arrived):
         broker = registered[node]
         admissions[node] = Admission(
-            node, broker.epoch, broker.directory_id, broker.run, broker.process
+            node,
+            broker.epoch,
+            broker.directory_id,
+            broker.run,
+            broker.process,
+            rack=broker.rack,
         )
     return Liveness(
         brokers=registered,

@@ -225,7 +225,7 @@ class ControllerNode:
 
     async def _register(self, registration: RegistrationFacts, *, is_start: bool = False) -> None:
         self._registered = trio.CancelScope()
-        wanted = registration.as_of_now(self._node_id, self._process, self._config.fence_timeout_ms)
+        wanted = registration.as_of_now(self._node_id, self._process, self._config)
         ask = self._store_retry.ask_at_start if is_start else self._store_retry.ask
         await ask(self._session.register, wanted)
         self._controller_lease.begin(self._session.registered_at)

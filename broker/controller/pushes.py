@@ -435,6 +435,7 @@ class _States:
                 state.is_leaving(node),
                 broker.listeners,
                 node in state.fenced,
+                broker.rack,
             )
             for node, broker in sorted(state.brokers.items())
         )

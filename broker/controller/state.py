@@ -125,6 +125,7 @@ class BrokerRegistration:
     damaged: frozenset[TopicPartition] = frozenset()
     listeners: tuple[NamedEndpoint, ...] = ()
     fence_timeout_ms: int = 0
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class Admission:
     run: int
     process: str
     is_leaving: bool = False
+    rack: str | None = None
 
 
 class ClosedLog(NamedTuple):

@@ -272,9 +272,10 @@ def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> T
     count = config.num_partitions if count == DEFAULT_COUNT else count
     factor = config.default_replication_factor if factor == DEFAULT_COUNT else factor
     _check_count(draft, count)
-    check_factor(brokers, factor, config.for_topic(configs).min_insync_replicas)
+    min_isr = config.for_topic(configs).min_insync_replicas
+    check_factor(brokers, factor, min_isr)
     start = rng.randrange(len(brokers.active))
-    partitions = place_partitions(brokers, count, factor, start)
+    partitions = place_partitions(brokers, count, factor, min_isr, start)
     return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
 
 
@@ -305,7 +306,7 @@ def _more_partitions(
         start = brokers.active.index(first) + present
     else:
         start = rng.randrange(len(brokers.active))
-    return place_partitions(brokers, count, factor, start, present)
+    return place_partitions(brokers, count, factor, min_isr, start, present)
 
 
 def _check_count(draft: Draft, count: int) -> None:

@@ -99,7 +99,7 @@ def _groups(groups: Iterable[GroupState]) -> dict[str, dict[str, str]]:
 def _broker(broker: LiveBroker) -> BrokerImage:
     endpoint = Endpoint(broker.host, broker.port)
     listeners = {listener.name: listener.endpoint for listener in broker.listeners}
-    flags = broker.is_shutting_down, listeners, broker.is_fenced
+    flags = broker.is_shutting_down, listeners, broker.is_fenced, broker.rack
     return BrokerImage(broker.node_id, endpoint, broker.epoch, *flags)
 
 

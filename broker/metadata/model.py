@@ -27,6 +27,7 @@ class BrokerImage:
     is_shutting_down: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     is_fenced: bool = False
+    rack: str | None = None
 
     def seen_from(self, listener: str) -> Endpoint:
         """Return its address for a client that connected to a listener of this name.

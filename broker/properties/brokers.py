@@ -27,6 +27,13 @@ class Identity:
         high=INT_MAX,
         aliases=(("broker.id", 1),),
     )
+    broker_rack: str | None = setting(
+        "broker.rack",
+        Kind.RACK,
+        None,
+        "The rack or zone that this broker is in: the replicas of a new partition are spread over "
+        "the racks. Brokers without it count as one rack of their own.",
+    )
     cluster_id: str | None = setting(
         "cluster.id",
         Kind.ID,

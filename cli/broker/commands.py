@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.broker.move import drain, remove, replace
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,
@@ -70,3 +71,8 @@ def forget(
     with opened_admin(bootstrap, timeout_s) as admin:
         admin.unregister_broker(node_id)
     print(f"Forgot broker {node_id}.")
+
+
+app.command()(drain)
+app.command()(replace)
+app.command()(remove)

@@ -23,6 +23,7 @@ from minibroker.cli.terminal import (
     TimeoutS,
     note,
     opened_admin,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _brokers(
             "is_controller": node_id == cluster.controller_id,
             "epoch": epochs.get(node_id),
             "address": f"{alive[node_id].host}:{alive[node_id].port}" if node_id in alive else None,
+            "rack": alive[node_id].rack if node_id in alive else None,
             **_shares(node_id, partitions),
         }
         for node_id in sorted(alive.keys() | holders | set(node_ids))
@@ -154,7 +156,8 @@ def _text(described: Mapping[str, object]) -> str:
         word = "fenced" if broker["is_fenced"] else "live"
         state = "dead"
         if broker["is_live"]:
-            state = f"{word}\tAddress: {broker['address']}\tEpoch: {epoch}"
+            rack = f"\tRack: {printable(broker['rack'])}" if broker["rack"] is not None else ""
+            state = f"{word}\tAddress: {broker['address']}{rack}\tEpoch: {epoch}"
         lines.append(
             f"\tBroker: {broker['broker']}\tState: {state}\tLeaders: {broker['leader_count']}"
             f"\tReplicas: {broker['replica_count']}\tInSync: {broker['in_sync_count']}"

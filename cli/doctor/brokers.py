@@ -6,7 +6,7 @@ Addresses are queried in parallel, each with its own timeout.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -34,7 +34,7 @@ class ClusterSeen:
     """The answers of the live brokers, and the topics with their effective settings.
 
     `refused` says why a new topic cannot be created, by kind of topic; None if the controller
-    cannot be reached.
+    cannot be reached. `adding` has the brokers that each reassignment under way adds.
     """
 
     seen: "Sequence[BrokerSeen]"
@@ -42,6 +42,7 @@ class ClusterSeen:
     topics: "Sequence[TopicMetadata]"
     configs: Mapping[str, Mapping[str, str]]
     refused: Mapping[str, str] | None
+    adding: "Mapping[TopicPartition, tuple[int, ...]]" = field(default_factory=dict)
 
 
 def ask_bootstrap(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[BrokerSeen]:
@@ -78,13 +79,16 @@ def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
     ]
     tried = _in_parallel([partial(_try_listener, *other, timeout_s) for other in others])
     refused = None
+    adding: dict[TopicPartition, tuple[int, ...]] = {}
     if any(
         each.answer and each.node_id == each.answer.node_id == cluster.controller_id
         for each in seen
     ):
         with opened_admin(bootstrap, timeout_s) as admin:
             refused = refused_topics(admin, names)
-    return ClusterSeen(seen, tried, topics, configs, refused)
+            ongoing = admin.list_partition_reassignments()
+            adding = {name: one.adding_replicas for name, one in ongoing.items()}
+    return ClusterSeen(seen, tried, topics, configs, refused, adding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
     from minibroker import __version__
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
+    from minibroker.broker.findings.reassignments import of_reassignments
     from minibroker.broker.findings.topics import of_refused_topics, of_timestamps, of_topics
     from minibroker.cli.doctor.brokers import ask_bootstrap, inspect_cluster
     from minibroker.client.errors import ClientError
@@ -105,6 +106,8 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
         yield from of_brokers(cluster.seen, cluster.tried, __version__)
         live = [each.node_id for each in cluster.seen]
         yield from of_topics(cluster.topics, cluster.configs, live)
+        heard = [each.node_id for each in cluster.seen if not each.is_fenced]
+        yield from of_reassignments(cluster.adding, heard)
         stamped = [
             stamp
             for each in cluster.seen

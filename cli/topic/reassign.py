@@ -107,7 +107,7 @@ def reassign(
     with opened_admin(bootstrap, timeout_s) as admin:
         if topic is not None:
             present = _present(admin, readable(topic, "the topic's name"), numbers)
-            plan = present if nodes is None else _balanced(present, nodes)
+            plan = present if nodes is None else _balanced(admin, present, nodes)
         else:
             assert plan_file is not None
             plan = _read(plan_file)
@@ -150,9 +150,9 @@ def alter_replication_factor(admin: "Admin", topic: str, factor: int) -> None:
     """Have each partition of a topic as many replicas; the first ones stay, live brokers with few
     replicas of the topic get the others."""
     present = _present(admin, topic, None)
-    live = [broker.node_id for broker in admin.describe_cluster().brokers]
+    racks = racks_of(admin)
     try:
-        plan = resized_plan(present, live, factor)
+        plan = resized_plan(present, racks, factor, racks)
     except PlanError as error:
         raise Failure(str(error)) from error
     carry_out(admin, plan)
@@ -197,9 +197,15 @@ def _present(admin: "Admin", topic: str, numbers: list[int] | None) -> Assignmen
     return {(topic, number): found[topic, number] for number in numbers}
 
 
-def _balanced(present: Assignments, brokers: list[int]) -> Assignments:
+def racks_of(admin: "Admin") -> dict[int, str | None]:
+    """Return the rack of each live broker that is not fenced, None without one."""
+    brokers = admin.describe_cluster().brokers
+    return {broker.node_id: broker.rack for broker in brokers if not broker.is_fenced}
+
+
+def _balanced(admin: "Admin", present: Assignments, brokers: list[int]) -> Assignments:
     try:
-        return balanced_plan(present, brokers)
+        return balanced_plan(present, brokers, racks_of(admin))
     except PlanError as error:
         raise Failure(str(error)) from error
 

@@ -283,3 +283,55 @@ def test_a_broker_that_cannot_start_is_told(new: Cluster) -> None:
     error = new.stderr.splitlines()[-1]
     assert re.match(r"% ERROR: broker 2 ended with exit code 1 .*boot-id.*broker-2\.log\)", error)
     assert new.states[0] == "stopped"
+
+
+def test_a_broker_is_drained_replaced_and_removed(cluster: Cluster) -> None:
+    """What it held is on the others, also if it is dead; then the cluster forgets it."""
+    for line in cluster.ask("topic list").splitlines():
+        cluster.ask(f"topic delete {line.split()[0]}")
+    cluster.ask("topic create kept -p 2 -r 2")
+    before = replicas_of(cluster, "kept")
+    assert '"topic": "kept"' in cluster.ask("broker drain 3 --dry-run")
+    assert replicas_of(cluster, "kept") == before
+    cluster.ask("broker drain 3")
+    assert "broker 3 holds no replica" in cluster.stderr
+    assert {node for each in replicas_of(cluster, "kept") for node in each} == {1, 2}
+    cluster.ask("broker remove 3 --yes", 1)
+    assert "broker 3 holds nothing, but runs; stop it" in cluster.stderr
+    cluster.ask("broker replace 2 3")
+    assert {node for each in replicas_of(cluster, "kept") for node in each} == {1, 3}
+    cluster.ask("broker replace 3 2")
+    cluster("stop 2")
+    cluster.ask("broker remove 2 --yes")
+    assert {node for each in replicas_of(cluster, "kept") for node in each} == {1, 3}
+    cluster.ask("broker remove 2 --yes", 1)
+    assert "there is no broker 2; known are 1, 3" in cluster.stderr
+    cluster("start 2")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "reason"),
+    [
+        ("drain 9", 1, "broker 9 is not alive and holds no replica; live are 1, 2, 3"),
+        ("drain x", 2, "parse string as an integer"),
+        ("drain -1", 2, "No such option"),
+        ("replace 1 1", 2, "OLD and NEW are the same broker"),
+        ("replace 1 9", 1, "broker 9 is not alive; start it first"),
+        ("replace 9 1", 1, "broker 9 is not alive and holds no replica"),
+        ("replace 1 2", 1, "full-0 has a replica on broker 1 and on broker 2; use"),
+        ("drain 1", 1, "full-0 has 3 replicas, and no other live broker can take that"),
+        ("remove 1", 2, "nothing was done: --yes says that you accept this"),
+        ("remove 1 --yes", 1, "full-0 has 3 replicas, and no other live broker can take that"),
+        ("remove 9 --yes", 1, "there is no broker 9; known are 1, 2, 3"),
+    ],
+)
+def test_a_broker_that_cannot_be_drained_keeps_its_replicas(
+    cluster: Cluster, command: str, code: int, reason: str
+) -> None:
+    """The reason says what to do."""
+    if not any("full" in line for line in cluster.ask("topic list").splitlines()):
+        cluster.ask("topic create full -p 1 -r 3")
+    before = replicas_of(cluster, "full")
+    cluster.ask(f"broker {command}", code)
+    assert reason in " ".join(cluster.stderr.replace("│", " ").split())
+    assert replicas_of(cluster, "full") == before

@@ -118,6 +118,7 @@ def describe_brokers(services: Services, image: ClusterImage) -> tuple[BrokerMet
         BrokerMetadata(
             broker.node_id,
             *broker.seen_from(services.listener),
+            rack=broker.rack,
             is_fenced=broker.is_fenced,
         )
         for broker in image.brokers.values()

@@ -117,6 +117,7 @@ STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
         ("advertised.listeners", "http://a:9092/", LISTENERS),
         ("log.dirs", "/a,/b", "one directory"),
         ("log.dirs", "", "one directory"),
+        ("broker.rack", "a\tb", "1 to 255 printable characters"),
         ("metadata.store", "zookeeper:x", STORES),
         ("metadata.store", "sqlite:", STORES),
         ("metadata.store", "etcd:", STORES),
@@ -135,6 +136,14 @@ def test_a_bad_value_is_refused_with_its_range(name, value, says):
     with pytest.raises(ConfigError) as caught:
         load(flags={name: value})
     assert str(caught.value) == f"{name} = {value!r} is not allowed; it takes {says}"
+
+
+def test_a_rack_is_as_long_as_kafkas_wire_can_tell():
+    """A longer one is refused; without text there is none."""
+    assert load(flags={"broker.rack": "r" * 255}).config.broker_rack == "r" * 255
+    assert load(flags={"broker.rack": " "}).config.broker_rack is None
+    with pytest.raises(ConfigError, match="1 to 255 printable"):
+        load(flags={"broker.rack": "r" * 256})
 
 
 @given(st.sampled_from(sorted(PROPERTIES)), st.text(max_size=30))

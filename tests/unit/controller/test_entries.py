@@ -1,6 +1,7 @@
 """Registrations in the store: what is written is read, and so is what older brokers wrote."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,7 @@ REGISTERED = BrokerRegistration(
     damaged=frozenset({TopicPartition("t", 1)}),
     listeners=(NamedEndpoint("INSIDE", "inner", 19092), NamedEndpoint("OUTSIDE", "::1", 29092)),
     fence_timeout_ms=2_000,
+    rack="zone 1/ä",
 )
 
 
@@ -90,6 +92,28 @@ def test_a_departure_that_does_not_hold_is_not_read() -> None:
     partly = departed(departure, admitted=7)
     del partly["departures/3/1"]
     assert entries.read_departures(partly) == {}
+
+
+def test_a_rack_is_read_as_it_was_written() -> None:
+    """Of a registration, and of the admission that keeps it while the broker is away; without a
+    rack the entries are as they were before there were racks."""
+    for rack in ("eu-west 1", None):
+        registered = replace(REGISTERED, rack=rack)
+        admission = Admission(3, 7, "d", 1, "p", rack=rack)
+        put, admitted = entries.broker_put(registered, NO_LEASE), entries.admission_put(admission)
+        assert entries.read_brokers({put.key: Entry(put.value, 7)}) == {3: registered}
+        state = without_pause(entries.read_state({admitted.key: Entry(admitted.value, 9)}))
+        assert state.admissions == {3: admission}
+        for written in (put, admitted):
+            assert ("rack" in json.loads(written.value)) == (rack is not None)
+
+
+def test_a_rack_that_is_no_text_names_the_entry() -> None:
+    """Nothing is guessed from a damaged store."""
+    put = entries.admission_put(Admission(3, 7, "d", 1, "p"))
+    bad = json.dumps(json.loads(put.value) | {"rack": 1}).encode()
+    with pytest.raises(StoreError, match="its entry 'admissions/3' cannot be read"):
+        without_pause(entries.read_state({put.key: Entry(bad, 9)}))
 
 
 def test_a_departure_that_makes_no_sense_names_the_entry() -> None:

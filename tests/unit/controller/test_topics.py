@@ -1,6 +1,7 @@
 """Topics made, deleted and altered, and where their replicas come to lie."""
 
 from random import Random
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -43,14 +44,15 @@ from minibroker.protocol.types import Endpoint
 CONFIG = Config()
 
 
-def state_with(*nodes, leaving=(), down=()):
+def state_with(*nodes, leaving=(), down=(), racks=MappingProxyType({})):
     """Live brokers, of which some are about to stop, and brokers that were live once."""
     return State(
         brokers={
             node: BrokerRegistration(node, 1, Endpoint("h", node), "d", 1, "p") for node in nodes
         },
         admissions={
-            node: Admission(node, 1, "d", 1, "p", node in leaving) for node in (*nodes, *down)
+            node: Admission(node, 1, "d", 1, "p", node in leaving, racks.get(node))
+            for node in (*nodes, *down)
         },
     )
 

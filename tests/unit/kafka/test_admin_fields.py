@@ -70,13 +70,13 @@ def test_the_cluster_is_described() -> None:
     """Fenced brokers are told apart from version 2 on."""
     frame = request(admin_apis.DESCRIBE_CLUSTER, 2, True, 2, True)
     assert decode_request(frame)[0].message == DescribeClusterRequest(True, 2, True)
-    brokers = (BrokerMetadata(1, "a", 9), BrokerMetadata(2, "b", 8, is_fenced=True))
+    brokers = (BrokerMetadata(1, "a", 9, "r"), BrokerMetadata(2, "b", 8, is_fenced=True))
     message = DescribeClusterResponse(0, None, "c", 1, brokers, 8096)
     value = answer_to(frame, admin_apis.DESCRIBE_CLUSTER, message)
     assert (value.cluster_id, value.controller_id) == ("c", 1)
     assert value.cluster_authorized_operations == 8096
     assert [tuple(one) for one in value.brokers] == [
-        (1, "a", 9, None, False),
+        (1, "a", 9, "r", False),
         (2, "b", 8, None, True),
     ]
 

@@ -146,13 +146,13 @@ def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
         PartitionMetadata(1, 0, 2, 5, (1, 2), (1, 2)),
     )
     message = MetadataResponse(
-        (BrokerMetadata(1, "a", 1), BrokerMetadata(2, "b", 2, is_fenced=True)),
+        (BrokerMetadata(1, "a", 1, "r"), BrokerMetadata(2, "b", 2, is_fenced=True)),
         "cluster",
         2,
         (TopicMetadata("t", partitions=partitions),),
     )
     value = answer_to(request(apis.METADATA, 8, None), apis.METADATA, message)
-    assert [broker.node_id for broker in value.brokers] == [1]
+    assert [(broker.node_id, broker.rack) for broker in value.brokers] == [(1, "r")]
     assert value.controller_id == -1
     told = [(one.error_code, one.leader_id) for one in value.topics[0].partitions]
     assert told == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]

@@ -3,12 +3,16 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibroker.cli.topic.reassignment_plan import (
     PlanError,
     balanced_plan,
+    drained_plan,
     plan_json,
     read_plan,
+    replaced_plan,
     resized_plan,
 )
 
@@ -89,3 +93,88 @@ def test_a_partition_is_planned_once():
     one = '{"topic":"t","partition":0,"replicas":[1]}'
     with pytest.raises(PlanError, match="twice"):
         read_plan(f'{{"partitions": [{one}, {one}]}}')
+
+
+NODES = st.integers(1, 8)
+REPLICAS = st.lists(NODES, unique=True, min_size=1, max_size=4).map(tuple)
+PRESENT = st.lists(REPLICAS, min_size=1, max_size=20).map(
+    lambda found: {("t", number): replicas for number, replicas in enumerate(found)}
+)
+RACKS = st.fixed_dictionaries(dict.fromkeys(range(1, 9), st.sampled_from([None, "a", "b"])))
+
+
+def racks_in(replicas, racks):
+    return len({racks[node] for node in replicas})
+
+
+@given(PRESENT, st.sets(NODES, min_size=4), RACKS)
+def test_any_plan_is_on_the_brokers_and_in_their_racks(present, brokers, racks):
+    """Each partition keeps its number of replicas, on different brokers, in as many racks as
+    possible. A partition moves no replica that is well where it is and on no full broker."""
+    plan = balanced_plan(present, brokers, racks)
+    assert plan.keys() == present.keys()
+    held = Counter(node for replicas in present.values() for node in replicas)
+    share = -(-sum(map(len, present.values())) // len(brokers))
+    is_even = all(held[node] <= share for node in held)
+    for name, replicas in plan.items():
+        before = present[name]
+        assert len({*replicas}) == len(replicas) == len(before)
+        assert {*replicas} <= brokers
+        possible = min(len(replicas), len({racks[node] for node in brokers}))
+        assert racks_in(replicas, racks) == possible
+        if is_even and {*before} <= brokers and racks_in(before, racks) == possible:
+            assert {*replicas} == {*before}
+
+
+@given(PRESENT, st.sets(NODES, min_size=4))
+def test_any_plan_without_racks_moves_only_what_it_must(present, brokers):
+    """Replicas leave brokers that are not wanted, and those that hold more than their share."""
+    plan = balanced_plan(present, brokers)
+    share = -(-sum(map(len, present.values())) // len(brokers))
+    held = Counter(node for replicas in present.values() for node in replicas)
+    needed = sum(
+        count - (share if node in brokers else 0)
+        for node, count in held.items()
+        if node not in brokers or count > share
+    )
+    moved = sum(len({*plan[name]} - {*present[name]}) for name in present)
+    assert moved <= needed
+    assert plan == balanced_plan(present, brokers, dict.fromkeys(range(1, 9), "a"))
+
+
+@given(PRESENT, NODES, RACKS)
+def test_a_drained_broker_holds_nothing(present, broker, racks):
+    """The other replicas stay in their places. A replica goes to a rack where the partition has
+    none, if there is one."""
+    others = {*range(1, 9)} - {broker}
+    plan = drained_plan(present, broker, others, racks)
+    assert plan.keys() == {name for name, replicas in present.items() if broker in replicas}
+    for name, replicas in plan.items():
+        assert broker not in replicas
+        assert len({*replicas}) == len(present[name])
+        [place] = [at for at, node in enumerate(replicas) if node != present[name][at]]
+        assert present[name][place] == broker
+        staying = [node for node in replicas if node != replicas[place]]
+        free = {racks[node] for node in others} - {racks[node] for node in staying}
+        assert not free or racks[replicas[place]] in free
+
+
+def test_what_cannot_be_drained_or_replaced_is_named():
+    """With what to do; nothing is planned then."""
+    with pytest.raises(PlanError, match="t-0 has 2 replicas, and no other live broker can take"):
+        drained_plan({("t", 0): (1, 2)}, 1, [2])
+    with pytest.raises(PlanError, match="t-1 has a replica on broker 1 and on broker 2; use"):
+        replaced_plan({("t", 0): (1,), ("t", 1): (2, 1)}, 1, 2)
+
+
+def test_a_replaced_broker_gives_each_replica_to_the_new_one():
+    """In its place, so the new one is preferred where the old one was."""
+    present = {("t", 0): (1, 2), ("t", 1): (2, 1), ("u", 0): (2, 3)}
+    assert replaced_plan(present, 1, 4) == {("t", 0): (4, 2), ("t", 1): (2, 4)}
+
+
+def test_more_replicas_go_to_other_racks():
+    """The first ones stay, even in one rack."""
+    racks = {1: "a", 2: "a", 3: "a", 4: "b"}
+    present = {("t", number): (1,) for number in range(3)}
+    assert set(resized_plan(present, racks, 2, racks).values()) == {(1, 4)}
