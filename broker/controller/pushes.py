@@ -435,6 +435,7 @@ class _States:
                 state.is_leaving(node),
                 broker.listeners,
                 node in state.fenced,
+                tuple(ConfigEntry(*entry) for entry in state.broker_configs.get(node, {}).items()),
             )
             for node, broker in sorted(state.brokers.items())
         )

@@ -26,7 +26,8 @@ class LiveBroker:
 
     `host` and `port` are its address for other brokers, `listeners` its addresses for clients that
     connect to a listener of that name (other clients get `host` and `port`). `is_fenced`: the
-    controller gets no answers from the broker, though it is registered.
+    controller gets no answers from the broker, though it is registered. `configs` are the settings
+    that it was given while it runs.
     """
 
     node_id: int
@@ -36,6 +37,7 @@ class LiveBroker:
     is_shutting_down: bool = False
     listeners: tuple[NamedEndpoint, ...] = ()
     is_fenced: bool = False
+    configs: tuple[ConfigEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
