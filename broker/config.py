@@ -58,6 +58,14 @@ from minibroker.broker.properties.logs import (
     Upkeep,
 )
 from minibroker.broker.properties.observation import Observation
+from minibroker.broker.properties.quotas import (
+    DYNAMIC_PROPERTIES,
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    Quotas,
+    is_listed,
+    rate_limit,
+)
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.broker.properties.transactions import Transactions
@@ -65,6 +73,7 @@ from minibroker.protocol.constants import INTERNAL_TOPICS, OFFSETS_TOPIC, Config
 from minibroker.protocol.messages.config_descriptions import ConfigDescription, ConfigSynonym
 
 __all__ = [
+    "DYNAMIC_PROPERTIES",
     "Config",
     "ConfigError",
     "Loaded",
@@ -103,7 +112,17 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+    leader_replication_throttled_replicas: str
+    follower_replication_throttled_replicas: str
     producer_id_expiration_ms: int  # the broker's; a topic cannot override it
+
+    def throttles_leader(self, partition: int, broker_id: int) -> bool:
+        """Whether what this broker sends as the leader of a partition counts in its quota."""
+        return is_listed(self.leader_replication_throttled_replicas, partition, broker_id)
+
+    def throttles_follower(self, partition: int, broker_id: int) -> bool:
+        """Whether what this broker copies of a partition as a follower counts in its quota."""
+        return is_listed(self.follower_replication_throttled_replicas, partition, broker_id)
 
     @property
     def is_compacted(self) -> bool:
@@ -155,6 +174,7 @@ class Config(
     Topics,
     Replication,
     Leadership,
+    Quotas,
     Segments,
     Compaction,
     Upkeep,
@@ -313,21 +333,40 @@ class Config(
         value = row.format(self.value_of(row))
         return ConfigSynonym(row.name, value, ConfigSource.BROKER), default
 
-    def describe_broker(self, *, with_synonyms: bool = False) -> tuple[ConfigDescription, ...]:
-        """Return the broker's properties, by name. None can change while it runs."""
+    def check_dynamic(self, name: str, text: str) -> None:
+        """Check a setting of `DYNAMIC_PROPERTIES`. Raises `ConfigError`."""
+        PROPERTIES[name].parse(text)
+
+    def replication_limits(self, overrides: Mapping[str, str]) -> tuple[float, float]:
+        """Return the limits (bytes/s) of the leader's and the follower's quota, with the settings
+        that the broker got while it runs; infinity for none."""
+        return (
+            rate_limit(overrides, LEADER_RATE, self.leader_replication_throttled_rate),
+            rate_limit(overrides, FOLLOWER_RATE, self.follower_replication_throttled_rate),
+        )
+
+    def describe_broker(
+        self, overrides: Mapping[str, str] = NOTHING, *, with_synonyms: bool = False
+    ) -> tuple[ConfigDescription, ...]:
+        """Return the broker's properties, by name. `overrides` are those that were altered while
+        it runs."""
         return tuple(
             ConfigDescription(
-                name=row.name,
-                value=row.format(self.value_of(row)),
-                is_default=self._source_of(row) == ConfigSource.DEFAULT,
+                name=name,
+                value=overrides.get(name, row.format(self.value_of(row))),
+                is_default=name not in overrides and self._source_of(row) == ConfigSource.DEFAULT,
                 type=row.kind,
                 unit=row.unit,
                 documentation=row.sentence,
-                source=self._source_of(row),
-                is_read_only=True,
-                synonyms=self._broker_synonyms(row) if with_synonyms else (),
+                source=(ConfigSource.DYNAMIC_BROKER if name in overrides else self._source_of(row)),
+                is_read_only=name not in DYNAMIC_PROPERTIES,
+                synonyms=(
+                    (*_dynamic_synonyms(name, overrides), *self._broker_synonyms(row))
+                    if with_synonyms
+                    else ()
+                ),
             )
-            for _, row in sorted(PROPERTIES.items())
+            for name, row in sorted(PROPERTIES.items())
         )
 
     def _source_of(self, row: Property) -> ConfigSource:
@@ -352,6 +391,12 @@ def _check_flush_messages(text: str, overrides: Mapping[str, str]) -> None:
             f"{FLUSH_MESSAGES} = {shown(text)} is kept only beside flush=always, which flushes each"
             " record before it is acknowledged"
         )
+
+
+def _dynamic_synonyms(name: str, overrides: Mapping[str, str]) -> tuple[ConfigSynonym, ...]:
+    if name not in overrides:
+        return ()
+    return (ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_BROKER),)
 
 
 def _kept_value(row: Property, overrides: Mapping[str, str]) -> Value:

@@ -39,6 +39,7 @@ LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_.+-]*")
 HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address in brackets
 ID_CHARS_MAX: Final = 64
 RACK_CHARS_MAX: Final = 255
+REPLICA: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_CHARS_MAX}}}")
 ETCD: Final = "etcd:"  # of a metadata store
 USER_AND_PASSWORD: Final = re.compile(r"://.*@", re.DOTALL)  # in a URL
@@ -75,6 +76,7 @@ class Kind(StrEnum):
     LISTENERS = "listeners"
     NAME = "name"
     NAMES = "names"
+    REPLICAS = "replicas"
     ID = "id"
     RACK = "rack"
     ADDRESS = "address"
@@ -122,6 +124,8 @@ class Property:
                 return "a listener's name"
             case Kind.NAMES:
                 return "words, with commas between them"
+            case Kind.REPLICAS:
+                return "'*', 'none', or PARTITION:BROKER[,PARTITION:BROKER...]"
             case Kind.ID:
                 return f"1 to {ID_CHARS_MAX} letters, digits, '.', '_' and '-'"
             case Kind.RACK:
@@ -176,6 +180,8 @@ class Property:
                 return text.upper()
             case Kind.NAMES:
                 return tuple(part.strip().upper() for part in text.split(",") if part.strip())
+            case Kind.REPLICAS:
+                return _replicas(text)
             case Kind.ID:
                 if not ID.fullmatch(text):
                     raise ValueError(text)
@@ -289,6 +295,17 @@ def bounded(problems: list[str], what: str) -> list[str]:
     """Return the first problems of one kind, and a last one that counts the others."""
     more = len(problems) - PROBLEMS_MAX
     return [*problems[:PROBLEMS_MAX], f"{more} more {what}"] if more > 0 else problems
+
+
+def _replicas(text: str) -> str:
+    """Return a list of replicas, in which each is named once, in the least digits; "" for none."""
+    if text in ("", "none", "*"):
+        return text.removeprefix("none")
+    named = [part.strip() for part in text.split(",") if part.strip()]
+    if not named or not all(map(REPLICA.fullmatch, named)):
+        raise ValueError(text)
+    pairs = [part.split(":") for part in named]
+    return ",".join(dict.fromkeys(f"{int(number)}:{int(broker)}" for number, broker in pairs))
 
 
 def _one_of(text: str, choices: tuple[str, ...]) -> str:

@@ -525,6 +525,25 @@ class Admin:
         outcomes = await self._ask_controller(ApiKey.ALTER_CONFIGS, messages, request)
         _raise_refusal(outcome.result for outcome in outcomes)
 
+    async def alter_broker_configs(
+        self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool = False
+    ) -> None:
+        """Set properties of brokers, by node id; None restores what the broker's file says. Only
+        the rates of replication quotas can be changed while a broker runs."""
+        kind = ConfigResourceType.BROKER
+        messages = tuple(
+            TopicConfigChanges(
+                str(node_id), tuple(ConfigChange(*item) for item in settings.items()), kind
+            )
+            for node_id, settings in changes.items()
+        )
+
+        def request(asked: tuple[TopicConfigChanges, ...]) -> AlterConfigsRequest:
+            return AlterConfigsRequest(asked, validate_only)
+
+        outcomes = await self._ask_controller(ApiKey.ALTER_CONFIGS, messages, request)
+        _raise_refusal(outcome.result for outcome in outcomes)
+
     # -- offsets
 
     async def delete_records(

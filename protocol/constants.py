@@ -80,6 +80,7 @@ class ConfigSource(IntEnum):
     """The source of a setting's value."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2  # a broker's own, set while it runs
     BROKER = 4  # a broker's file, environment or flags
     DEFAULT = 5
     GROUP = 8

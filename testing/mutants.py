@@ -447,11 +447,17 @@ def _whoever_fetches(_leader: Leader, progress: Progress) -> bool:
     return progress.log_end >= 0
 
 
+def _whoever_copies(_leader: Leader, _replica_id: int) -> bool:
+    """A quota holds an in-sync follower back, too."""
+    return False
+
+
 REASSIGNMENT_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "remove-before-successors": Rule(reassignments, "may_end", _whoever_is_in_sync),
         "leave-stray-replicas": Rule(reassignments, "ended", _without_former),
         "join-at-once": Rule(Leader, "has_reached", _whoever_fetches),
+        "starve-in-sync-followers": Rule(Leader, "must_keep_up", _whoever_copies),
     }
 )
 

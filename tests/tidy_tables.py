@@ -88,7 +88,8 @@ PURE_FILES = """
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/corruption.py broker/replication/events.py broker/replication/follower.py
     broker/replication/follower_silence.py
-    broker/replication/fetch_plan.py broker/replication/verified_appends.py
+    broker/replication/fetch_plan.py broker/replication/quotas.py
+    broker/replication/verified_appends.py
     broker/controller/brokers.py broker/controller/backoff.py
     broker/controller/controller_lease.py broker/controller/deletions.py
     broker/controller/elections.py broker/controller/entries.py broker/controller/heartbeats.py

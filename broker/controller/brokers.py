@@ -38,6 +38,8 @@ def plan_unregister(
     tombstones = {tombstone.id: tombstone for tombstone in _without(state, node_id)}
     draft = Draft(replace(state, admissions=admissions, tombstones=tombstones))
     draft.write([entries.admission_removal(node_id), *_tombstone_writes(state, tombstones)])
+    if node_id in state.broker_configs:
+        draft.set_broker_configs(node_id, {})
     for name, record in state.partitions():
         if node_id in record.former:
             former = tuple(node for node in record.former if node != node_id)

@@ -10,6 +10,7 @@
 | `departures/NODE/PART` | the ends of a broker's logs when it had shut down cleanly |
 | `topics/NAME` | a topic's id and its own settings |
 | `groups/ID` | a consumer group's own settings |
+| `broker-configs/NODE` | the settings that a broker was given while it runs |
 | `partitions/ID/NUMBER` | leader, epochs, ISR and replicas of one partition of that topic id |
 | `tombstones/ID` | a deleted topic whose directories may still lie on brokers (CTL-15) |
 | `producer-ids` | the first producer id that no broker has claimed |
@@ -52,6 +53,7 @@ ADMISSIONS: Final = "admissions/"
 DEPARTURES: Final = "departures/"
 TOPICS: Final = "topics/"
 GROUPS: Final = "groups/"
+BROKER_CONFIGS: Final = "broker-configs/"
 PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
 
@@ -108,8 +110,12 @@ def read_state(entries: Entries) -> Turns[State]:
         admissions={admission.node_id: admission for admission in admissions},
         tombstones=deleted,
         groups={
-            key.removeprefix(GROUPS): _parse(entries, key, _group)
+            key.removeprefix(GROUPS): _parse(entries, key, _configs)
             for key in _under(entries, GROUPS)
+        },
+        broker_configs={
+            int(key.removeprefix(BROKER_CONFIGS)): _parse(entries, key, _configs)
+            for key in _under(entries, BROKER_CONFIGS)
         },
         creation=(read_controller_epoch(entries) + 1) << CREATION_BITS,
     )
@@ -225,6 +231,12 @@ def topic_put(topic: TopicRecord) -> Put:
 def group_write(group_id: str, configs: Mapping[str, str]) -> Put | Delete:
     """The entry of a group's own settings; without any it has no entry."""
     key = GROUPS + group_id
+    return _put(key, {"configs": dict(configs)}) if configs else Delete(key)
+
+
+def broker_configs_write(node_id: int, configs: Mapping[str, str]) -> Put | Delete:
+    """The entry of the settings that a broker was given while it runs; none without any."""
+    key = f"{BROKER_CONFIGS}{node_id}"
     return _put(key, {"configs": dict(configs)}) if configs else Delete(key)
 
 
@@ -368,7 +380,7 @@ def _reassignment(found: Any) -> Reassignment | None:
     return Reassignment(tuple(found["original"]), tuple(found["target"]))
 
 
-def _group(key: str, found: Any) -> dict[str, str]:
+def _configs(key: str, found: Any) -> dict[str, str]:
     return dict(found["configs"])
 
 

@@ -138,6 +138,14 @@ class Draft:
         self.state = replace(self.state, groups=groups)
         self.write([entries.group_write(group_id, configs)])
 
+    def set_broker_configs(self, node_id: int, configs: Mapping[str, str]) -> None:
+        """Replace the settings that a broker was given while it runs; without any it has none."""
+        known = {**self.state.broker_configs, node_id: configs}
+        if not configs:
+            del known[node_id]
+        self.state = replace(self.state, broker_configs=known)
+        self.write([entries.broker_configs_write(node_id, configs)])
+
     def add_topic(self, topic: TopicRecord) -> TopicRecord:
         """Add a topic with the next creation number; `write_added` writes it."""
         self.state = replace(self.state, creation=self.state.creation + 1)
@@ -201,7 +209,8 @@ class Draft:
             before.brokers != after.brokers
             or before.admissions != after.admissions
             or before.fenced != after.fenced
-            or before.groups != after.groups,
+            or before.groups != after.groups
+            or before.broker_configs != after.broker_configs,
         )
         writes = tuple(self._writes.values())
         return Plan(answer, after, writes, tuple(self.reports), change)

@@ -436,6 +436,7 @@ class _States:
                 broker.listeners,
                 node in state.fenced,
                 broker.rack,
+                tuple(ConfigEntry(*entry) for entry in state.broker_configs.get(node, {}).items()),
             )
             for node, broker in sorted(state.brokers.items())
         )

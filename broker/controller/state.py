@@ -168,7 +168,8 @@ class State:
 
     `creation` is that of the newest topic (`TopicRecord.creation`). `fenced` are the live brokers
     that do not answer the controller. They are not in the store: a new controller finds out by its
-    own probes. `groups` has the settings of groups that have any of their own.
+    own probes. `groups` and `broker_configs` have the settings of groups, and of brokers, that
+    have any of their own.
     """
 
     cluster_id: str = ""
@@ -179,6 +180,7 @@ class State:
     creation: int = 0
     fenced: frozenset[int] = frozenset()
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def partition(self, name: TopicPartition) -> PartitionRecord | None:
         """Return a partition; None if there is no such topic or number."""

@@ -5,6 +5,7 @@ topic of the committed offsets has settings of its own from its creation on: its
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from minibroker.broker.config import Config, topic_property
 from minibroker.broker.errors import Refused
@@ -15,13 +16,17 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.messages.configs import ConfigChange, TopicConfigChanges
 
+ALTERABLE_TYPES: Final = (
+    ConfigResourceType.TOPIC,
+    ConfigResourceType.GROUP,
+    ConfigResourceType.BROKER,
+)
+
 
 def check_alterable(wanted: TopicConfigChanges) -> None:
-    """Check that these are settings of a topic or a group, each named once. Raises `Refused`."""
-    if wanted.resource_type == ConfigResourceType.BROKER:
-        what = "a broker's settings cannot be changed while it runs: change its file and restart it"
-        raise Refused(ErrorCode.INVALID_REQUEST, what)
-    if wanted.resource_type not in (ConfigResourceType.TOPIC, ConfigResourceType.GROUP):
+    """Check that these are settings of a topic, a group or a broker, each named once. Raises
+    `Refused`."""
+    if wanted.resource_type not in ALTERABLE_TYPES:
         what = f"there is no resource type {wanted.resource_type} that has settings here"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
     names: set[str] = set()

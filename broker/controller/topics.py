@@ -20,6 +20,7 @@ from minibroker.broker.controller.assignment import (
     in_order,
     place_partitions,
 )
+from minibroker.broker.controller.broker_configs import altered_broker
 from minibroker.broker.controller.group_configs import altered_group
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
@@ -137,7 +138,7 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[Delete
 def plan_alter(
     state: State, config: Config, request: AlterConfigsRequest
 ) -> Turns[Plan[AlterConfigsResponse]]:
-    """Plan to change topics' and groups' own settings; of each all changes are made, or none."""
+    """Plan to change topics', groups' and brokers' own settings: of each all changes, or none."""
     times = Counter((topic.resource_type, topic.name) for topic in request.topics)
 
     def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
@@ -149,6 +150,11 @@ def plan_alter(
             groups, reset = draft.state.groups, request.reset_others
             own = altered_group(config, groups, wanted.name, wanted.changes, reset_others=reset)
             draft.set_group(wanted.name, own)
+            return TopicResult(wanted.name)
+        if wanted.resource_type == ConfigResourceType.BROKER:
+            reset = request.reset_others
+            node_id, own = altered_broker(config, draft.state, wanted, reset_others=reset)
+            draft.set_broker_configs(node_id, own)
             return TopicResult(wanted.name)
         if not is_topic_name(wanted.name):
             what = f"no topic can have the name {wanted.name!r}"

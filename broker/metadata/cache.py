@@ -100,7 +100,8 @@ def _broker(broker: LiveBroker) -> BrokerImage:
     endpoint = Endpoint(broker.host, broker.port)
     listeners = {listener.name: listener.endpoint for listener in broker.listeners}
     flags = broker.is_shutting_down, listeners, broker.is_fenced, broker.rack
-    return BrokerImage(broker.node_id, endpoint, broker.epoch, *flags)
+    configs = {entry.name: entry.value for entry in broker.configs}
+    return BrokerImage(broker.node_id, endpoint, broker.epoch, *flags, configs)
 
 
 def _by_topic(

@@ -18,7 +18,8 @@ class BrokerImage:
     """A live broker; `epoch` grows with each of its registrations.
 
     `endpoint` is its address for other brokers, `listeners` its addresses by listener name. A
-    fenced broker is registered, but the controller does not hear it.
+    fenced broker is registered, but the controller does not hear it. `configs` are settings that it
+    was given while it runs.
     """
 
     node_id: int
@@ -28,6 +29,7 @@ class BrokerImage:
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     is_fenced: bool = False
     rack: str | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
 
     def seen_from(self, listener: str) -> Endpoint:
         """Return its address for a client that connected to a listener of this name.

@@ -18,6 +18,7 @@ from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners
 from minibroker.broker.properties.logs import Compaction, Segments, Topics, Upkeep
 from minibroker.broker.properties.observation import Observation
+from minibroker.broker.properties.quotas import Quotas
 from minibroker.broker.properties.stores import Stores
 from minibroker.broker.properties.transactions import Transactions
 
@@ -28,6 +29,7 @@ SUBJECTS: Final = (
     Topics,
     Replication,
     Leadership,
+    Quotas,
     Segments,
     Compaction,
     Upkeep,

@@ -55,10 +55,7 @@ _ROWS: Final = (
 )
 KEPT_PROPERTIES: Final[Mapping[str, Property]] = {row.name: row for row in _ROWS}
 
-_NOT_THROTTLED: Final = "replication is not throttled"
 REFUSED_PROPERTIES: Final[Mapping[str, str]] = {
-    "leader.replication.throttled.replicas": _NOT_THROTTLED,
-    "follower.replication.throttled.replicas": _NOT_THROTTLED,
     "message.format.version": "Kafka 4.0 has removed it; records are stored in format 2",
     "message.timestamp.difference.max.ms": "Kafka 4.0 has removed it;"
     " message.timestamp.before.max.ms and message.timestamp.after.max.ms take its place",

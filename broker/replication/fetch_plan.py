@@ -5,6 +5,8 @@ a partition out
 
 * while it is backed off: 20 ms after an error, and twice as long after each further one;
 * when it has failed, until its next role;
+* while the follower's quota is exceeded, if it is throttled and not in sync (`quotas.py`): it is
+  taken out of the session, too, and is due again when the quota is expected to have room;
 * while an fsync of it is pending that counts (`flush=always`): a fetch offset acknowledges
   everything below it, so everything below must be durable.
 
@@ -43,6 +45,7 @@ from typing import NamedTuple
 from minibroker.broker.config import Config
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.quotas import ReplicationQuota, may_throttle_copy
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.fetch_session_handler import FetchSessionHandler
 from minibroker.protocol.messages.fetch import (
@@ -172,8 +175,10 @@ class FetchLimits:
 class FetchPlan:
     """See the head of this module. One request is in flight at a time."""
 
-    def __init__(self, limits: FetchLimits) -> None:
+    def __init__(self, limits: FetchLimits, quota: ReplicationQuota | None = None) -> None:
+        """`quota` is the broker's as a follower; its fetchers share it."""
         self._limits = limits
+        self._quota = quota or ReplicationQuota()
         # In the order in which they are to be filled.
         self._assignments: dict[TopicPartition, Assignment] = {}
         self._agenda: dict[TopicPartition, Assignment] = {}
@@ -181,6 +186,8 @@ class FetchPlan:
         self._delayed: list[tuple[float, int, TopicPartition, Assignment]] = []
         # Those whose log start was not sent, because it was not durable.
         self._unnamed_starts: dict[TopicPartition, Assignment] = {}
+        # Those that the session asks for although the quota may hold them back.
+        self._limited: dict[TopicPartition, Assignment] = {}
         self._numbers = itertools.count()
         self._session = FetchSessionHandler()
         self._has_room = True  # whether the leader has room for a session
@@ -205,6 +212,7 @@ class FetchPlan:
         """Stop copying a partition. An answer in flight does not count for it."""
         self._assignments.pop(name, None)
         self._agenda.pop(name, None)
+        self._limited.pop(name, None)
         self._session.forget(name)
 
     # -- asking
@@ -232,8 +240,11 @@ class FetchPlan:
         if session.is_new:
             self._agenda = dict(self._assignments)
             self._delayed.clear()
+            self._limited.clear()
         session.begin()
         self._recall(now)
+        if self._quota.is_exceeded(now):
+            self._hold_back(now)
         if are_starts_durable:
             self._ask_again(self._unnamed_starts)
         limits = self._limits
@@ -252,9 +263,11 @@ class FetchPlan:
             elif each.backoff.due > now:
                 del self._agenda[name]
                 session.renew(name)  # the last answer was not applied
-                heapq.heappush(self._delayed, (each.backoff.due, next(self._numbers), name, each))
+                self._delay(name, each, each.backoff.due)
             else:
                 del self._agenda[name]
+                if self._may_throttle(each):
+                    self._limited[name] = each
                 each.asked = each.ask(
                     limits.partition_bytes_max, is_start_durable=are_starts_durable
                 )
@@ -284,6 +297,22 @@ class FetchPlan:
         return FetchRequest(
             replica_id=self._limits.node_id, wait_ms_max=0, broker_epoch=broker_epoch
         )
+
+    def _hold_back(self, now: float) -> None:
+        """Ask for nothing that the quota holds back before it is expected to have room."""
+        due = self._quota.retry_at(now)
+        for name, each in {**self._limited, **self._agenda}.items():
+            if each.backoff.due <= now and each.is_open and self._may_throttle(each):
+                self._agenda.pop(name, None)
+                self._session.forget(name)
+                self._delay(name, each, due)
+        self._limited.clear()
+
+    def _may_throttle(self, each: Assignment) -> bool:
+        return may_throttle_copy(each.partition, self._limits.node_id)
+
+    def _delay(self, name: TopicPartition, each: Assignment, due: float) -> None:
+        heapq.heappush(self._delayed, (due, next(self._numbers), name, each))
 
     def _recall(self, now: float) -> None:
         """Move partitions whose back-off is over into the agenda."""
@@ -332,6 +361,7 @@ class FetchPlan:
         if each is None or self._session.asked(name) is None or name in self._agenda:
             return None  # not asked for, answered before, or assigned again
         self._agenda[name] = each
+        self._limited.pop(name, None)
         assert each.asked is not None
         return Asked(each, each.asked.fetch_offset) if each.is_current else None
 

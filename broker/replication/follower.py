@@ -78,6 +78,7 @@ class Follower:
     def __init__(self, state: PartitionState, high_watermark: int) -> None:
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
+        self.isr: tuple[int, ...] = state.isr  # as the controller last said
         # As the leader sent it, never above the local log end. It may fall: a new leader may not
         # know yet how far its predecessor had committed.
         self.high_watermark = high_watermark
@@ -94,6 +95,10 @@ class Follower:
     def lag(self, log: Log) -> int:
         """Return how many committed records are missing here, as far as is known."""
         return max(0, self.leader_high_watermark - log.log_end)
+
+    def is_at_known_end(self, log: Log) -> bool:
+        """Whether no committed record is missing here, by the leader's last answer in this role."""
+        return self.leader_high_watermark != NO_OFFSET and self.lag(log) == 0
 
     # -- the rules that bring two logs together
 

@@ -30,6 +30,7 @@ from minibroker.broker.replication.fetch_connection import Connect, FetchConnect
 from minibroker.broker.replication.fetch_plan import Assignment, FetchLimits, FetchPlan, RetryDelay
 from minibroker.broker.replication.follower import Follower, FollowerOutcome, LeaderAnswer, Next
 from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.quotas import ReplicationQuota
 from minibroker.client.net.channel import ConnectionLost
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.messages.fetch import FetchRequest
@@ -82,6 +83,7 @@ class ReplicaFetchers:
 
     def __init__(self, config: Config, connect: Connect, wall_ms: Callable[[], int]) -> None:
         """`wall_ms` is the wall clock in milliseconds."""
+        self.quota = ReplicationQuota()  # of what all of them copy
         self._count = config.num_replica_fetchers
         self._silence_s = config.replica_lag_time_max_ms / 1000
         self._limits = FetchLimits.of(config)
@@ -105,7 +107,9 @@ class ReplicaFetchers:
         key = self._key(name, role)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
-            fetcher = self._fetchers[key] = ReplicaFetcher(*key, self._limits, self._connect)
+            fetcher = self._fetchers[key] = ReplicaFetcher(
+                *key, self._limits, self._connect, self.quota
+            )
             fetcher.endpoint = self._endpoints.get(role.leader)
             self._start(fetcher)
         fetcher.add(partition, role)
@@ -173,14 +177,21 @@ class ReplicaFetchers:
 class ReplicaFetcher:
     """Copies some partitions from one leader; see the head of this module."""
 
-    def __init__(self, leader: int, fetcher_id: int, limits: FetchLimits, connect: Connect) -> None:
+    def __init__(
+        self,
+        leader: int,
+        fetcher_id: int,
+        limits: FetchLimits,
+        connect: Connect,
+        quota: ReplicationQuota,
+    ) -> None:
         self.leader = leader
         self.fetcher_id = fetcher_id
         self.endpoint: Endpoint | None = None
         self.answered_at = math.inf  # when its leader last answered, or `run` started
         self._limits = limits
         self._connect = connect
-        self._plan = FetchPlan(limits)
+        self._plan = FetchPlan(limits, quota)
         self._reconnect = RetryDelay(min(limits.backoff_s_max, 2 * limits.keepalive_s))
         self._news = trio.Event()
         self._events = PartitionEvents(limits.node_id)  # of its partitions, for routine reasons

@@ -39,6 +39,7 @@ from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import NO_EFFECTS, Effects, Partition
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.quotas import ReplicationQuota
 from minibroker.broker.replication.roles import Leader, LocalBroker
 from minibroker.broker.replication.statistics import Traffic
 from minibroker.broker.turns import Turns
@@ -61,6 +62,8 @@ logger = logging.getLogger(__name__)
 
 class Fetchers(Protocol):
     """The fetchers, which copy from other brokers. No method waits."""
+
+    quota: ReplicationQuota
 
     def assign(self, partition: Partition) -> None:
         """Copy from the leader that its `Follower` role names, once its endpoint is known."""
@@ -219,6 +222,7 @@ class ReplicaTable:
     def _change_role(self, partition: Partition, state: PartitionState, now: float) -> Effects:
         if partition.follows(state):
             partition.become_follower(state)
+            partition.follower().isr = state.isr
             return NO_EFFECTS
         self._collaborators.fetchers.unassign(partition.topic_partition)
         if state.leader == NO_NODE and partition.log.damage is None:

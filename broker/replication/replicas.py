@@ -42,6 +42,10 @@ from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.broker.replication.log_starts import LOG_STARTS, LogStartCheckpoint
 from minibroker.broker.replication.partition import NO_EFFECTS, Partition
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.quotas import (
+    ReplicationQuota,
+    ReplicationQuotas,
+)
 from minibroker.broker.replication.replica_table import Collaborators, ReplicaTable
 from minibroker.broker.replication.roles import (
     NEVER,
@@ -136,6 +140,10 @@ class Replicas:
         self._isr_shrinks = 0
         self._isr_expands = 0
         self.image = ClusterImage()
+        self.quotas = ReplicationQuotas(
+            config.node_id, ReplicationQuota(), collaborators.fetchers.quota
+        )
+        self._limit_replication()
         self.ready = trio.Event()
 
     # -- the registry
@@ -245,6 +253,7 @@ class Replicas:
                 if self._unnamed.get(state.name) == state.id:
                     del self._unnamed[state.name]
             self._forget(removed, now)
+            self._limit_replication()
             for topic in reconfigured:
                 self._reconfigure(topic, now)
             self._collaborators.fetchers.set_endpoints(
@@ -334,6 +343,12 @@ class Replicas:
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Create the logs that could not be created before (disk full); called periodically."""
         return self._table.retry(clock)
+
+    def _limit_replication(self) -> None:
+        """Set the limits of the quotas by what the controller says of this broker."""
+        here = self.image.brokers.get(self.broker_id)
+        limits = self._config.replication_limits(NOTHING if here is None else here.configs)
+        self.quotas.leader.limit, self.quotas.follower.limit = limits
 
     def _reconfigure(self, topic: str, now: float) -> None:
         """Apply a topic's new settings to its partitions."""
@@ -426,6 +441,7 @@ class Replicas:
         if partition.log.log_start != log_start:
             self.log_starts.record_raise()
         partition.traffic.bytes_from_leader += outcome.size
+        self.quotas.record_copied(partition, outcome.size, now)
         if partition.log.log_end != log_end:
             self._on_append(partition, now)
         return outcome

@@ -365,6 +365,11 @@ class Leader:
         state = self.isr_state
         return state.proposed if isinstance(state, PendingShrink) else state.isr
 
+    def must_keep_up(self, replica_id: int) -> bool:
+        """Whether acks=all may wait for a follower, so that no quota may hold it back: it is in
+        sync now or after the change in flight."""
+        return replica_id in self.maximal_isr
+
     def progress_of(self, replica_id: int) -> Progress | None:
         """The progress of a follower; None for a broker that is not one."""
         return self._progress.get(replica_id)

@@ -66,6 +66,7 @@ class Admin:
     describe_configs = awaiting(TrioAdmin.describe_configs)
     describe_broker_configs = awaiting(TrioAdmin.describe_broker_configs)
     alter_configs = awaiting(TrioAdmin.alter_configs)
+    alter_broker_configs = awaiting(TrioAdmin.alter_broker_configs)
     delete_records = awaiting(TrioAdmin.delete_records)
     list_offsets = awaiting(TrioAdmin.list_offsets)
     list_groups = awaiting(TrioAdmin.list_groups)

@@ -65,6 +65,7 @@ class Admin:
     describe_configs = waiting(TrioAdmin.describe_configs)
     describe_broker_configs = waiting(TrioAdmin.describe_broker_configs)
     alter_configs = waiting(TrioAdmin.alter_configs)
+    alter_broker_configs = waiting(TrioAdmin.alter_broker_configs)
     delete_records = waiting(TrioAdmin.delete_records)
     list_offsets = waiting(TrioAdmin.list_offsets)
     list_groups = waiting(TrioAdmin.list_groups)

@@ -1,4 +1,4 @@
-"""DESCRIBE_CONFIGS, of topics, groups and brokers, and ALTER_CONFIGS, of topics and groups.
+"""DESCRIBE_CONFIGS and ALTER_CONFIGS, of topics, groups and brokers.
 
 A resource is a topic (2, by name), a broker (4, by its node id as text) or a consumer group (32, by
 its id). A broker describes itself only; "" stands for what all brokers share beside their own
@@ -92,8 +92,9 @@ class ConfigChange:
 class TopicConfigChanges:
     """The changes of one topic: all of them are made, or none.
 
-    `resource_type` says what `name` names. Only topics (2) and groups (32) have settings that can
-    be changed while brokers run: anything else is refused with INVALID_REQUEST.
+    `resource_type` says what `name` names: a topic (2), a broker (4) or a group (32); anything else
+    is refused with INVALID_REQUEST. Of a broker only the rates of its replication quotas can be
+    changed while it runs.
     """
 
     name: str

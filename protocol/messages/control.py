@@ -27,7 +27,7 @@ class LiveBroker:
     `host` and `port` are its address for other brokers, `listeners` its addresses for clients that
     connect to a listener of that name (other clients get `host` and `port`). `is_fenced`: the
     controller gets no answers from the broker, though it is registered. `rack` is nil without
-    `broker.rack`.
+    `broker.rack`. `configs` are the settings that it was given while it runs.
     """
 
     node_id: int
@@ -38,6 +38,7 @@ class LiveBroker:
     listeners: tuple[NamedEndpoint, ...] = ()
     is_fenced: bool = False
     rack: str | None = None
+    configs: tuple[ConfigEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

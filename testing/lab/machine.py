@@ -28,6 +28,7 @@ from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.quotas import ReplicationQuota
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.roles import NEVER, IsrProposal, Leader
 from minibroker.broker.replication.statistics import followers_of
@@ -82,6 +83,7 @@ class LabFetchers:
     def __init__(self, limits: FetchLimits, wall_ms: Callable[[], int]) -> None:
         self._limits = limits
         self._wall_ms = wall_ms
+        self.quota = ReplicationQuota()  # without a limit
         self.plan = FetchPlan(limits)
 
     def assign(self, partition: Partition) -> None:

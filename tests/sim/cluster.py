@@ -17,6 +17,7 @@ import trio
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.client.admin import NewTopic
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.types import TopicPartition
 from minibroker.testing.cluster import SimulatedWorld, open_cluster, simulate
 from minibroker.testing.network import NetworkOptions
 from tests.sim.checkers import Violation
@@ -30,10 +31,12 @@ from tests.sim.workload import (
     churn,
     consume,
     insist,
+    keep_in_sync,
     produce,
     produce_to_crowd,
     reassign,
     reread,
+    throttle,
     trim,
 )
 
@@ -168,6 +171,7 @@ async def suffer(
             writers.start_soon(churn, clients, 0)
             if clients.movers:
                 writers.start_soon(reassign, clients)
+                writers.start_soon(throttle, clients)
             if clients.crowd:
                 writers.start_soon(write_to_crowd, clients)
             with trio.move_on_after(chaos_s + REST_S_MAX) as scope:
@@ -185,10 +189,18 @@ async def suffer(
         if scope.cancelled_caught:
             raise Violation(f"the cluster does not come to rest: {watcher.unsettled()}")
         watcher.note("at rest")
+        if clients.movers:
+            await keep_in_sync(clients, lambda: in_sync_sets(watcher))
+            await watch_until(watcher, lambda: not watcher.unsettled())
         clients.drained.set()
         readers.cancel_scope.deadline = trio.current_time() + REST_S_MAX
     if readers.cancel_scope.cancelled_caught:
         raise Violation("the consumers do not come to the end")
+
+
+def in_sync_sets(watcher: Watcher) -> dict[TopicPartition, set[int]]:
+    """The in-sync set of each partition of the topic that stays, at the last look."""
+    return {each.name: {*each.isr} for each in watcher.agreed.values() if each.name.topic == TOPIC}
 
 
 async def watch_until(watcher: Watcher, is_done: Callable[[], bool]) -> None:

@@ -1,7 +1,8 @@
 """The scenario of `cluster.py`, in which partitions of the topic that stays move between brokers.
 
 A client draws reassignments, replaces some that are under way and cancels others, through all
-faults. At rest every partition has the replicas of its last target and nobody else has any. The
+faults. Another one throttles replication. At rest every partition has the replicas of its last
+target and nobody else has any, and the tightest throttle leaves the in-sync sets as they are. The
 checkers judge all records as in `cluster.py`. Few partitions move at a time in some seeds.
 """
 

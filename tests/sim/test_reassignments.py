@@ -18,6 +18,7 @@ FOUND_BY = {
     "remove-before-successors": 1,
     "leave-stray-replicas": 1,
     "join-at-once": 1,
+    "starve-in-sync-followers": 1,
 }
 
 

@@ -31,6 +31,8 @@ REREAD_S = 6.0
 KEYS = 12  # of compacted topics
 TOMBSTONES = 0.15  # of their records
 CANCELLED = 0.3  # of the requests for reassignments
+THROTTLED_RECORDS = 30
+THROTTLED_S_MAX = 20.0
 
 
 @dataclass
@@ -248,3 +250,54 @@ async def insist(call: Callable[[], Awaitable[object]], done: ErrorCode) -> None
             await trio.sleep(0.2)
         except ClientError:
             await trio.sleep(0.2)
+
+
+async def throttle(clients: Clients) -> None:
+    """Draw throttles of replication until the producers end, and take them away then: a replica
+    that is copied too slowly would never be in sync."""
+    host = "throttler"
+    rng = clients.world.rng(host)
+    async with clients.admin(host) as admin:
+        while not clients.stop.is_set():
+            await trio.sleep(rng.expovariate(1 / 1.5))
+            with suppress(ClientError, BrokerError):
+                await set_throttle(admin, clients, rng.choice((None, 0, 500, 5_000, 50_000)))
+        await insist(lambda: set_throttle(admin, clients, None), ErrorCode.NONE)
+
+
+async def set_throttle(admin: Admin, clients: Clients, rate: int | None) -> None:
+    """Throttle all replicas of the topic that stays to so many bytes per second, or none."""
+    text = None if rate is None else str(rate)
+    replicas = None if rate is None else "*"
+    sides = ("leader", "follower")
+    await admin.alter_configs(
+        {TOPIC: {f"{side}.replication.throttled.replicas": replicas for side in sides}}
+    )
+    await admin.alter_broker_configs(
+        {
+            node_id: {f"{side}.replication.throttled.rate": text for side in sides}
+            for node_id in clients.movers
+        }
+    )
+
+
+async def keep_in_sync(
+    clients: Clients, isrs: Callable[[], dict[TopicPartition, set[int]]]
+) -> None:
+    """Without faults, write for longer than a follower may lag, under the tightest throttle: all is
+    delivered, and the in-sync sets (`isrs`) stay as they are. Raises `Violation`."""
+    host = "last-throttler"
+    rng = clients.world.rng(host)
+    async with clients.admin(host) as admin, clients.producer(host, rng) as producer:
+        await insist(lambda: set_throttle(admin, clients, 0), ErrorCode.NONE)
+        before = isrs()
+        with trio.move_on_after(THROTTLED_S_MAX) as scope:
+            for number in range(THROTTLED_RECORDS):
+                value = b"throttled:%d" % number
+                clients.ledger.note_sent(TOPIC, value)
+                await producer.send(TOPIC, value, partition=number % clients.partitions)
+                await trio.sleep(0.2)
+            await producer.flush()
+        if scope.cancelled_caught or isrs() != before:
+            raise Violation(f"a throttle starves in-sync followers: {before}, now {isrs()}")
+        await insist(lambda: set_throttle(admin, clients, None), ErrorCode.NONE)

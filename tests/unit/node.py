@@ -19,6 +19,7 @@ from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.quotas import ReplicationQuota
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
@@ -86,6 +87,7 @@ class RecordingFetchers:
     """Copies nothing, and remembers what it was told."""
 
     def __init__(self) -> None:
+        self.quota = ReplicationQuota()
         self.assigned: dict[TopicPartition, Partition] = {}
         self.endpoints: dict[int, Endpoint] = {}
         self.calls: list[tuple[str, TopicPartition]] = []
@@ -292,7 +294,13 @@ class Node:
     def update(self, *, controller_epoch: int = 0, now: float = 0.0, **told: Any) -> int:
         """An UPDATE_METADATA of the controller; its error."""
         brokers = tuple(
-            LiveBroker(b.node_id, *b.endpoint, b.epoch, b.is_shutting_down)
+            LiveBroker(
+                b.node_id,
+                *b.endpoint,
+                b.epoch,
+                b.is_shutting_down,
+                configs=tuple(ConfigEntry(*entry) for entry in b.configs.items()),
+            )
             for b in self.services.image.brokers.values()
         )
         request = UpdateMetadataRequest(

@@ -1,5 +1,6 @@
-"""DESCRIBE_CONFIGS and ALTER_CONFIGS for topics and groups; this broker's are described only.
-LIST_CONFIG_RESOURCES.
+"""DESCRIBE_CONFIGS and ALTER_CONFIGS for topics, groups and brokers; LIST_CONFIG_RESOURCES.
+
+A broker describes only itself, and alters any.
 
 The properties of a resource that a request names several times are looked up once, and entries that
 are equal are answered once.
@@ -117,7 +118,11 @@ def _configs_of(
     if name not in ("", str(node_id)):
         what = f"this is broker {node_id}, which describes itself only, not {name!r}"
         raise Refused(ErrorCode.INVALID_REQUEST, what)
-    return services.config.describe_broker(with_synonyms=with_synonyms) if name else ()
+    if not name:
+        return ()
+    here = services.image.brokers.get(node_id)
+    own = {} if here is None else here.configs
+    return services.config.describe_broker(own, with_synonyms=with_synonyms)
 
 
 LISTED_TYPES: Final = (

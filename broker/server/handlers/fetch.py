@@ -26,6 +26,11 @@ alone would come with each of them. A fetch from an earlier registration of a br
 Records that were damaged after they were written are an error, CORRUPT_MESSAGE, unless another
 replica can lead: a reader must not take them for the end of the log. `log/runs.py` has the checks.
 
+Replication quotas: a follower that is not in sync gets no records of a throttled partition while
+the leader's quota is exceeded (`replication/quotas.py`). Such a partition does not count for
+`bytes_min` and does not rest. Nothing is notified when the quota has room again, so the request
+then waits at most until that is expected.
+
 Limits: partitions are filled in the request's order. The first batch of the answer is sent whole,
 however large it is, so that a reader always makes progress; all other batches obey both limits.
 """
@@ -39,6 +44,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.quotas import ReplicationQuotas
 from minibroker.broker.replication.roles import FollowerFetch
 from minibroker.broker.server.fetch_sessions import FetchContext, Wanted
 from minibroker.broker.server.services import Services
@@ -81,6 +87,7 @@ class _Fetch:
     """One request in its session."""
 
     __slots__ = (
+        "_attempted_at",
         "_bytes_max",
         "_bytes_min",
         "_context",
@@ -104,6 +111,7 @@ class _Fetch:
         self._is_of_earlier_registration = False
         self._may_be_replaced = not (self._is_follower or services.controller.may_decide_alone(now))
         self._now = now
+        self._attempted_at = now
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
@@ -171,6 +179,7 @@ class _Fetch:
         """Return the answer if it is due, else None. An answer about many partitions is a
         generator. A new high watermark and deleted records
         alone bring the deadline forward."""
+        self._attempted_at = now
         all_wanted = self._context.wanted
         views: list[_View] = []
         try:
@@ -183,6 +192,21 @@ class _Fetch:
             return self._answer_in_turns(all_wanted, ())
         return without_pause(self._answer_in_turns(all_wanted, views))
 
+    @property
+    def _quotas(self) -> ReplicationQuotas:
+        return self._services.replicas.quotas
+
+    def _is_held_back(self, wanted: Wanted, view: _View) -> bool:
+        """Whether there are records for this follower that the leader's quota keeps from it now."""
+        return (
+            self._is_follower
+            and view.divergence is None
+            and wanted.request.fetch_offset < view.end
+            and self._quotas.holds_back(
+                view.partition, self._request.replica_id, self._attempted_at
+            )
+        )
+
     def _is_due(self, all_wanted: Sequence[Wanted], views: list[_View], now: float) -> bool:
         """Whether the answer is due. The views of the first partitions are added to `views`."""
         readable = 0
@@ -193,7 +217,10 @@ class _Fetch:
             except Refused:
                 return True
             views.append(view)
-            readable += self._readable_bytes(wanted, view)
+            if self._is_held_back(wanted, view):
+                wait_s_max = min(wait_s_max, self._quotas.leader.retry_at(now) - now)
+            else:
+                readable += self._readable_bytes(wanted, view)
             if readable >= self._bytes_min:
                 return True
             if self._is_follower and view.partition.high_watermark != wanted.high_watermark:
@@ -288,7 +315,9 @@ class _Fetch:
             if view is None or not view.partition.is_leader:
                 view = self._look(wanted)
             partition, end, divergence = view
-            if divergence is None and offset < end:
+            if self._is_held_back(wanted, view):
+                pass
+            elif divergence is None and offset < end:
                 log, bytes_max = partition.log, min(asked.bytes_max, room)
                 if self._is_stable:
                     records, entries = log.read_committed(
@@ -337,6 +366,7 @@ class _Fetch:
         if self._is_follower:
             partition.leader().record_sent(self._request.replica_id, offset)
             partition.traffic.bytes_to_followers += size
+            self._quotas.record_sent(partition, size, self._attempted_at)
         else:
             partition.traffic.bytes_out += size
 

@@ -31,6 +31,7 @@ CONFIG_TYPES: Final = {
     "list": 7,
     "listeners": 7,
     "names": 7,
+    "replicas": 7,
 }
 STRING_TYPE: Final = 2
 

@@ -235,7 +235,15 @@ def test_a_property_without_effect_is_kept(name):
         ("min.cleanable.dirty.ratio", "1.5", "it takes 0 to 1"),
         ("min.cleanable.dirty.ratio", "nan", "it takes 0 to 1"),
         ("flush.messages", "1", "only beside flush=always"),
-        ("leader.replication.throttled.replicas", "*", "replication is not throttled"),
+        (
+            "leader.replication.throttled.replicas",
+            "1",
+            "it takes '\\*', 'none', or PARTITION:BROKER",
+        ),
+        ("leader.replication.throttled.replicas", "0:1;1:2", "it takes"),
+        ("leader.replication.throttled.replicas", "*,0:1", "it takes"),
+        ("follower.replication.throttled.replicas", "0:-1", "it takes"),
+        ("follower.replication.throttled.replicas", ",", "it takes"),
         ("message.format.version", "2.8", "Kafka 4.0 has removed it"),
     ],
 )
@@ -328,3 +336,24 @@ def test_endpoints_of_etcd():
     """Each is a scheme, a host and a port, whatever stands around them."""
     found = parse_endpoints("etcd:http://a:1, HTTPS://b.c:2/,https://[::1]:3")
     assert found == ("http://a:1", "https://b.c:2", "https://[::1]:3")
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [("*", "*"), ("none", ""), ("", ""), (" 0:1, 2:03 ,0:1", "0:1,2:3")],
+)
+def test_lists_of_throttled_replicas(text, parsed):
+    """All, none or some."""
+    settings = Config().for_topic({"leader.replication.throttled.replicas": text})
+    assert settings.leader_replication_throttled_replicas == parsed
+
+
+def test_what_can_be_altered_of_a_broker():
+    """The two rates, which are described as altered; nothing else."""
+    config, name = Config(), "leader.replication.throttled.rate"
+    rows = {row.name: row for row in config.describe_broker({name: "7"}, with_synonyms=True)}
+    assert (rows[name].value, rows[name].source) == ("7", ConfigSource.DYNAMIC_BROKER)
+    assert not rows[name].is_read_only
+    assert [one.value for one in rows[name].synonyms] == ["7", str(2**63 - 1)]
+    assert rows["num.partitions"].is_read_only
+    assert config.replication_limits({name: "7"}) == (7.0, float("inf"))

@@ -2,7 +2,9 @@
 
 import pytest
 
+from minibroker.broker.controller.entries import read_state
 from minibroker.broker.controller.topics import plan_alter
+from minibroker.broker.metadata.store import Delete, Entry
 from minibroker.broker.turns import without_pause
 from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import (
@@ -129,13 +131,61 @@ def test_a_topic_named_twice_is_refused():
 @pytest.mark.parametrize(
     ("kind", "says"), [(ConfigResourceType.BROKER, "restart it"), (8, "resource type 8")]
 )
-def test_only_topics_have_settings_that_change(kind, says):
-    """A broker's are those that it was started with."""
+def test_other_settings_do_not_change(kind, says):
+    """Most of a broker's are those that it was started with."""
     changes = (ConfigChange("flush", "never"),)
     wanted = (TopicConfigChanges("1", changes, kind), TopicConfigChanges("u", changes))
     plan = without_pause(plan_alter(state_of(), CONFIG, AlterConfigsRequest(wanted)))
     refused, done = plan.answer.topics
     assert (refused.name, refused.error, done.error) == ("1", ErrorCode.INVALID_REQUEST, 0)
+    assert says in refused.error_message
+
+
+RATE = "leader.replication.throttled.rate"
+
+
+def alter_broker(state, name, *changes, **more):
+    """The plan of a request for one broker."""
+    wanted = TopicConfigChanges(
+        name, tuple(ConfigChange(*one) for one in changes), ConfigResourceType.BROKER
+    )
+    return without_pause(plan_alter(state, CONFIG, AlterConfigsRequest((wanted,), **more)))
+
+
+def test_a_rate_of_a_broker_is_kept_and_pushed():
+    """It is written, read back by the next controller, and the brokers are told."""
+    plan = alter_broker(state_of(), "1", (RATE, "1000"))
+    assert plan.state.broker_configs == {1: {RATE: "1000"}}
+    [put] = plan.writes
+    assert put.key == "broker-configs/1"
+    assert plan.change.has_other_brokers
+    read = without_pause(read_state({put.key: Entry(put.value, 1)}))
+    assert read.broker_configs == plan.state.broker_configs
+    gone = alter_broker(plan.state, "1", (RATE, None, ConfigOperation.DELETE))
+    assert gone.state.broker_configs == {}
+    assert gone.writes == (Delete("broker-configs/1"),)
+    reset = alter_broker(plan.state, "1", reset_others=True)
+    assert reset.state.broker_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "code", "says"),
+    [
+        ("", (RATE, "1"), ErrorCode.INVALID_REQUEST, "name a broker"),
+        ("77", (RATE, "1"), ErrorCode.INVALID_REQUEST, "there is no broker '77'"),
+        ("one", (RATE, "1"), ErrorCode.INVALID_REQUEST, "there is no broker 'one'"),
+        ("1", ("node.id", "2"), ErrorCode.INVALID_REQUEST, "change its file and restart it"),
+        ("1", (RATE, "-1"), ErrorCode.INVALID_CONFIG, "it takes 0 to"),
+        ("1", (RATE, ""), ErrorCode.INVALID_CONFIG, "it takes 0 to"),
+        ("1", (RATE, "fast"), ErrorCode.INVALID_CONFIG, "it takes 0 to"),
+        ("1", (RATE, "1", ConfigOperation.APPEND), ErrorCode.INVALID_CONFIG, "is no list"),
+    ],
+)
+def test_bad_changes_of_a_broker(name, change, code, says):
+    """Each gets a sentence, and nothing is written."""
+    plan = alter_broker(state_of(), name, change)
+    [refused] = plan.answer.topics
+    assert (refused.error, plan.writes) == (code, ())
     assert says in refused.error_message
 
 

@@ -13,6 +13,7 @@ from minibroker.broker.replication.fetch_plan import (
     RetryDelay,
 )
 from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.quotas import ReplicationQuota
 from minibroker.broker.replication.roles import LocalBroker
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
 from minibroker.protocol.types import TopicPartition
@@ -27,6 +28,7 @@ class Desk:
     """A plan, and the partitions that it is about."""
 
     def __init__(self, *names: TopicPartition) -> None:
+        self.quota = ReplicationQuota()
         self.plan = FetchPlan(FetchLimits.of(CONFIG))
         self.benches: dict[TopicPartition, Bench] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -347,3 +349,51 @@ def test_a_back_off_doubles_and_starts_again():
     short = RetryDelay(0.005)
     short.fail(1.0)
     assert short.due == pytest.approx(1.005)
+
+
+def throttled(*names: TopicPartition, limit: float = 100) -> Desk:
+    """Partitions that are throttled and not in sync, and a quota with room."""
+    desk = Desk()
+    desk.quota = ReplicationQuota(limit)
+    desk.plan = FetchPlan(FetchLimits.of(CONFIG), desk.quota)
+    for name in names:
+        desk.add(name, **{"follower.replication.throttled.replicas": "*"})
+        desk.partitions[name].follower().isr = (1,)
+    return desk
+
+
+def test_throttled_partitions_are_left_out_while_the_quota_is_exceeded():
+    """They are taken out of the session, answered or not, and come back when it has room."""
+    desk = throttled(A, B)
+    desk.add(C)
+    assert names(desk.next()) == [0, 1, 2]
+    desk.answered(A)
+    desk.quota.record(1_000, 0.0)
+    request = desk.next()
+    assert sorted(name.partition for name in request.forgotten) == [0, 1]
+    assert request.wait_ms_max <= 1_000
+    desk.answered()
+    assert names(desk.next(5.0)) == []
+    desk.answered()
+    assert sorted(names(desk.next(10.5))) == [0, 1]
+
+
+def test_a_plan_of_throttled_partitions_alone_waits_and_does_not_spin():
+    """There is nothing to ask for until the quota is looked at again."""
+    desk = throttled(A)
+    desk.quota.record(1_000, 0.0)
+    assert desk.plan.next(0.0, 77, are_starts_durable=True) is None
+    assert 0.0 < desk.plan.next_due(0.0) <= 1.0
+
+
+@pytest.mark.parametrize("known", ["isr", "at end"])
+def test_a_replica_that_keeps_up_is_not_left_out(known):
+    """It is in sync as the controller says, or lacks no committed record."""
+    desk = throttled(A)
+    desk.quota.record(1_000, 0.0)
+    role = desk.partitions[A].follower()
+    if known == "isr":
+        role.isr = (1, 2)
+    else:
+        role.leader_high_watermark = 0
+    assert names(desk.next()) == [0]
