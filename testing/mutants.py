@@ -44,6 +44,7 @@ from minibroker.broker.log.cleaning import Cleanable, Copier, find_cleanable
 from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.newest_offsets import NewestOffsets
 from minibroker.broker.log.outcomes import LogLimits
+from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.broker.replication.log_starts import CheckpointTicket, LogStartCheckpoint
 from minibroker.broker.replication.partition import Effects, Partition
@@ -452,12 +453,31 @@ def _whoever_copies(_leader: Leader, _replica_id: int) -> bool:
     return False
 
 
+def _at_the_high_watermark(leader: Leader, progress: Progress) -> bool:
+    """A follower joins at the high watermark, which a new leader does not know yet."""
+    return progress.log_end >= leader.high_watermark
+
+
+def _of_no_producer(_producers: ProducerStates, *_batch: object) -> None:
+    """A replica that copies forgets the producers of what it copies."""
+
+
+def _without_cancelled(record: PartitionRecord) -> PartitionRecord:
+    """The replicas of a move that is cancelled are not told: one that leads goes on."""
+    moving, after = record.reassignment, ended(record)
+    is_cancelled = moving is not None and moving.target == moving.original
+    return replace(after, former=record.former) if is_cancelled else after
+
+
 REASSIGNMENT_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "remove-before-successors": Rule(reassignments, "may_end", _whoever_is_in_sync),
         "leave-stray-replicas": Rule(reassignments, "ended", _without_former),
         "join-at-once": Rule(Leader, "has_reached", _whoever_fetches),
         "starve-in-sync-followers": Rule(Leader, "must_keep_up", _whoever_copies),
+        "join-at-the-high-watermark": Rule(Leader, "has_reached", _at_the_high_watermark),
+        "copy-without-producers": Rule(ProducerStates, "update_from_replica", _of_no_producer),
+        "leave-cancelled-replicas": Rule(reassignments, "ended", _without_cancelled),
     }
 )
 

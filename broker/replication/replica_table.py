@@ -127,9 +127,6 @@ class ReplicaTable:
         self.uncreated: dict[TopicPartition, Uncreated] = {}
         self.events = PartitionEvents(local_broker.broker_id)
         self.gone = Traffic()  # of replicas that were deleted
-        # Replicas that a reassignment removed: the topic's id, and the epochs of the removal. An
-        # older order may still arrive on a broken connection.
-        self._removed: dict[TopicPartition, tuple[bytes, tuple[int, int]]] = {}
         self._reported_corruption: dict[
             TopicPartition, Damage
         ] = {}  # the damage that was last logged
@@ -149,9 +146,6 @@ class ReplicaTable:
     def _apply_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
         if self._local_broker.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._is_removed(name, state):
-            return ErrorCode.FENCED_LEADER_EPOCH
-        self._removed.pop(name, None)
         partition = self.partitions.get(name) or self._open(name, state, now)
         if partition.topic_id != state.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -165,19 +159,6 @@ class ReplicaTable:
             if len(state.replicas) > 1:
                 self.events.record(name, role_text(partition), now)
         return ErrorCode.NONE
-
-    def forget_removed(self, topics: Collection[str]) -> None:
-        """Forget what reassignments removed of topics that do not exist any more."""
-        gone = [name for name in self._removed if name.topic in topics]
-        for name in gone:
-            del self._removed[name]
-
-    def _is_removed(self, name: TopicPartition, state: PartitionState) -> bool:
-        """Whether a reassignment has removed the replica in this state or a later one."""
-        topic_id, version = self._removed.get(name, (b"", (NO_EPOCH, NO_EPOCH)))
-        if topic_id == state.topic_id:
-            return (state.leader_epoch, state.partition_epoch) <= version
-        return False
 
     def _open(self, name: TopicPartition, state: PartitionState, now: float) -> Partition:
         """Open the log that was found at start, or create one. Raises `Refused` in a shortage."""
@@ -280,9 +261,6 @@ class ReplicaTable:
             return PartitionObeyed(*name, ErrorCode.NONE, *version)
         if self._is_assigned_since(name, stopped):
             return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH, *version)
-        if stopped.partition_epoch != NO_EPOCH:
-            epochs = stopped.leader_epoch, stopped.partition_epoch
-            self._removed[name] = (stopped.topic_id, epochs)
         if partition is None:
             self._delete_unopened(name, stopped)
             return PartitionObeyed(*name)

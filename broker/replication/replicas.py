@@ -314,8 +314,6 @@ class Replicas:
         self._forget(removed, now)
 
     def _forget(self, topics: Sequence[str], now: float) -> None:
-        if topics:
-            self._table.forget_removed({*topics})
         for topic in topics:
             logger.info("topic %s is deleted", topic)
             self._warned_of_weak_acks.pop(topic, None)

@@ -226,7 +226,13 @@ def add_partitions(
     version: int,
     now_ms: int,
 ) -> Decision:
-    """Add partitions, before the producer writes to them; the first one opens the transaction."""
+    """Add partitions, before the producer writes to them; the first one opens the transaction.
+
+    While one is decided, whoever asks is to ask again, as in Kafka: the producer may already have
+    the id that follows (`Transaction.next_producer_id`).
+    """
+    if present is not None and present.state in DECIDED:
+        return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     if error := _error_of(present, producer):
         return refused(error)
     assert present is not None
@@ -281,7 +287,11 @@ def end(
     *,
     is_commit: bool,
 ) -> Decision:
-    """Decide a transaction. `fresh_id` as in `begin_session`."""
+    """Decide a transaction. `fresh_id` as in `begin_session`.
+
+    While it is decided, both outcomes are answered with CONCURRENT_TRANSACTIONS: as in Kafka, the
+    opposite one is refused once the markers are written, and not before.
+    """
     if present is None:
         return refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if version >= SECOND_PROTOCOL:
@@ -303,10 +313,10 @@ def _end_raising(
     producer did not get the answer."""
     if _is_end_retried(present, producer):
         return _end_again(present, is_commit=is_commit)
-    if present.state in DECIDED and producer == present.producer:
-        return refused(ErrorCode.CONCURRENT_TRANSACTIONS)  # the next end, before the markers
-    if present.producer_id != producer.producer_id:
+    if producer.producer_id not in (present.producer_id, present.producer.producer_id):
         return refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if present.state in DECIDED:  # whatever the epoch: it may be the next end (KAFKA-18464)
+        return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     if not present.is_given(producer):
         return refused(ErrorCode.PRODUCER_FENCED)
     if present.state is not State.ONGOING and is_commit:
@@ -337,13 +347,10 @@ def _is_end_retried(present: Transaction, producer: Producer) -> bool:
 
 def _end_again(present: Transaction, *, is_commit: bool) -> Decision:
     """Answer a request to end what is decided, or not open."""
-    states = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
-    if not is_commit:
-        states = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
-    if present.state not in states:
-        return refused(ErrorCode.INVALID_TXN_STATE)
     if present.state in DECIDED:
         return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if present.state is not (State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT):
+        return refused(ErrorCode.INVALID_TXN_STATE)
     return Decision(producer=present.producer)
 
 

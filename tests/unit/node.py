@@ -337,11 +337,14 @@ class Node:
         leader_epoch: int,
         controller_epoch: int = 0,
         partition_epoch: int = NO_EPOCH,
+        number: int = 0,
     ) -> tuple[PartitionObeyed, ...]:
         """A STOP_REPLICA for one replica, which is not refused."""
         epochs = leader_epoch, delete, partition_epoch
         stopped = StoppedPartition(state.topic, state.topic_id, state.partition, *epochs)
-        request = StopReplicaRequest(1, controller_epoch, self.broker_epoch, (stopped,))
+        request = StopReplicaRequest(
+            1, controller_epoch, self.broker_epoch, (stopped,), number=number
+        )
         response = self.replicas.stop(request, 0.0)
         assert not response.error, response
         return response.partitions

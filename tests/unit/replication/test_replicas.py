@@ -143,50 +143,58 @@ def test_a_stop_has_an_epoch_too() -> None:
     assert node.stop(state, delete=True, leader_epoch=2)[0].error == ErrorCode.NONE
 
 
-def removed(node: Node, *epochs: int, topic_id: bytes = b"i" * 16) -> int:
+def removed(
+    node: Node,
+    *epochs: int,
+    topic_id: bytes = b"i" * 16,
+    number: int = 0,
+    controller_epoch: int = 0,
+) -> int:
     """The error of a STOP_REPLICA for t-0, which left the assignment in the state of these
     epochs."""
     leader_epoch, partition_epoch = epochs
     state = state_of(topic_id=topic_id)
     (answer,) = node.stop(
-        state, delete=True, leader_epoch=leader_epoch, partition_epoch=partition_epoch
+        state,
+        delete=True,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        number=number,
+        controller_epoch=controller_epoch,
     )
     return answer.error
 
 
 def test_a_removed_replica_is_deleted_and_does_not_come_back() -> None:
-    """What a reassignment removed goes, files and all; an order from before that arrives late
-    creates nothing, and one from after begins with an empty log."""
+    """What a reassignment removed goes, files and all. An order from before that arrives late is
+    known by its number and creates nothing; one from after begins with an empty log."""
     node = Node()
-    node.apply(state_of(epochs=(2, 3)))
+    node.apply(state_of(epochs=(2, 3)), number=1)
     node.append()
-    assert removed(node, 2, 4, topic_id=b"j" * 16) == ErrorCode.NONE
+    assert removed(node, 2, 4, topic_id=b"j" * 16, number=2) == ErrorCode.NONE
     assert node.partition().is_leader
-    assert removed(node, 2, 4) == ErrorCode.NONE
+    assert removed(node, 2, 4, number=3) == ErrorCode.NONE
     assert node.replicas.get(T0) is None
     assert "t-0" not in node.files.list(ROOT)
-    for epochs in ((2, 3), (2, 4), (1, 9)):
-        (late,) = node.apply(state_of(epochs=epochs))
-        assert late.error == ErrorCode.FENCED_LEADER_EPOCH
+    for number in (1, 2, 3):
+        roles = (state_of(epochs=(2, 3)),)
+        late = LeaderAndIsrRequest(1, 0, node.broker_epoch, roles, number=number)
+        assert node.replicas.obey_roles(late, 0.0).error == ErrorCode.STALE_CONTROLLER_EPOCH
         assert node.replicas.get(T0) is None
-    (again,) = node.apply(state_of(epochs=(2, 5)))
+    (again,) = node.apply(state_of(epochs=(2, 5)), number=4)
     assert again.error == ErrorCode.NONE
     assert node.partition().log.log_end == 0
-    (other,) = node.apply(state_of(OTHER, epochs=(2, 3)))
-    assert other.error == ErrorCode.NONE
 
 
-def test_what_was_removed_is_remembered_as_long_as_its_topic_is_there() -> None:
-    """Topics that are made, moved and deleted over and over take no memory."""
+def test_what_an_earlier_controller_knew_creates_no_removed_replica() -> None:
+    """Its orders are refused whole, whatever their number (RM-01)."""
     node = Node()
-    for number in range(10):
-        topic_id = bytes([number]) * 16
-        node.lead(state_of(topic_id=topic_id, epochs=(2, 3)))
-        assert removed(node, 2, 4, topic_id=topic_id) == ErrorCode.NONE
-        held = vars(node.replicas)["_table"]._removed
-        assert len(held) == 1
-        node.update(partitions=(state_of(topic_id=topic_id, leader=-2),))
-        assert not held
+    node.apply(state_of(epochs=(2, 3)), number=9)
+    assert not node.update(controller_epoch=1, number=1)
+    assert removed(node, 2, 4, number=2, controller_epoch=1) == ErrorCode.NONE
+    late = LeaderAndIsrRequest(1, 0, node.broker_epoch, (state_of(epochs=(2, 3)),), number=10)
+    assert node.replicas.obey_roles(late, 0.0).error == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert node.replicas.get(T0) is None
 
 
 def test_a_removal_that_comes_late_deletes_nothing() -> None:

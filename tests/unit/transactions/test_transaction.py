@@ -44,15 +44,15 @@ def ended(version: int = FIRST_PROTOCOL, epoch: int = 3, *, is_commit: bool = Tr
     return write_of(decision)
 
 
-def in_state(state: State) -> Transaction:
-    """A transaction of the first protocol in a state."""
+def in_state(state: State, version: int = FIRST_PROTOCOL) -> Transaction:
+    """A transaction of a protocol in a state."""
     return {
         State.EMPTY: lambda: EMPTY,
-        State.ONGOING: ongoing,
-        State.PREPARE_COMMIT: ended,
-        State.PREPARE_ABORT: lambda: ended(is_commit=False),
-        State.COMPLETE_COMMIT: lambda: complete(ended(), NOW),
-        State.COMPLETE_ABORT: lambda: complete(ended(is_commit=False), NOW),
+        State.ONGOING: lambda: ongoing(version),
+        State.PREPARE_COMMIT: lambda: ended(version),
+        State.PREPARE_ABORT: lambda: ended(version, is_commit=False),
+        State.COMPLETE_COMMIT: lambda: complete(ended(version), NOW),
+        State.COMPLETE_ABORT: lambda: complete(ended(version, is_commit=False), NOW),
     }[state]()
 
 
@@ -133,9 +133,9 @@ def test_a_producer_goes_on_after_an_error_in_a_transaction(version: int) -> Non
     aborted = write_of(first)
     assert begin_session(aborted, expected, 5_000, FRESH, NOW) == Decision(CONCURRENT)
     done = complete(aborted, NOW)
-    for present in (aborted, done):
-        assert end_error(present, expected, version, commit=True) in (FENCED, INVALID)
-        assert add_partitions(present, expected, [T0], version, NOW).error == FENCED
+    assert end_error(done, expected, version, commit=True) in (FENCED, INVALID)
+    assert add_partitions(aborted, expected, [T0], version, NOW).error == CONCURRENT
+    assert add_partitions(done, expected, [T0], version, NOW).error == FENCED
     session = begin_session(done, expected, 5_000, FRESH, NOW)
     assert session.producer == (ID, 4)
     assert begin_session(write_of(session), expected, 5_000, FRESH, NOW).producer == (ID, 4)
@@ -208,11 +208,13 @@ def test_the_last_epoch_of_all_fences_and_is_given_to_nobody() -> None:
 def test_partitions_are_added_by_the_present_producer_only(state: State) -> None:
     """The first one opens a transaction; what is there already needs no record."""
     present = in_state(state)
-    assert add_partitions(present, Producer(9, 3), [T1], FIRST_PROTOCOL, NOW).error == MAPPING
-    for epoch in (2, 4):
-        assert add_partitions(present, Producer(ID, epoch), [T1], 1, NOW).error == FENCED
+    is_decided = state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+    others = {Producer(9, 3): MAPPING, Producer(ID, 2): FENCED, Producer(ID, 4): FENCED}
+    for other, expected in others.items():
+        refusal = add_partitions(present, other, [T1], FIRST_PROTOCOL, NOW)
+        assert refusal == Decision(CONCURRENT if is_decided else expected)
     decision = add_partitions(present, Producer(ID, 3), [T1], FIRST_PROTOCOL, LATER)
-    if state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+    if is_decided:
         assert decision == Decision(CONCURRENT)
         return
     opened = write_of(decision)
@@ -226,6 +228,15 @@ def test_partitions_are_added_by_the_present_producer_only(state: State) -> None
         assert opened.started_ms == LATER
 
 
+def test_a_producer_with_a_fresh_id_waits_for_the_markers_of_the_old_one() -> None:
+    """Its end is answered with the fresh id, while the markers still need the old one: it may add
+    partitions when they are written, and is no stranger before."""
+    decided = ended(SECOND_PROTOCOL, EPOCH_LAST)
+    assert add_partitions(decided, decided.producer, [T0], 2, NOW) == Decision(CONCURRENT)
+    opened = write_of(add_partitions(complete(decided, NOW), decided.producer, [T0], 2, NOW))
+    assert (opened.state, opened.producer_id) == (State.ONGOING, FRESH)
+
+
 def test_an_unknown_id_has_no_producer() -> None:
     """Whoever asks before INIT_PRODUCER_ID, or after the id has expired."""
     assert add_partitions(None, Producer(ID, 0), [T0], FIRST_PROTOCOL, NOW).error == MAPPING
@@ -236,46 +247,71 @@ def test_an_unknown_id_has_no_producer() -> None:
 
 # -- ends
 
-ENDS = {  # in the first protocol: the answers to a commit and to an abort
-    State.EMPTY: (INVALID, INVALID),
-    State.ONGOING: (NONE, NONE),
-    State.PREPARE_COMMIT: (CONCURRENT, INVALID),
-    State.PREPARE_ABORT: (INVALID, CONCURRENT),
-    State.COMPLETE_COMMIT: (NONE, INVALID),
-    State.COMPLETE_ABORT: (INVALID, NONE),
+# By protocol and state: the answers to a commit, and to an abort, of the epoch before the present
+# one (in the second protocol that of an end which is sent again), the present one and the next.
+WAITING = (FENCED, CONCURRENT, FENCED)
+BUSY = (CONCURRENT, CONCURRENT, CONCURRENT)
+ENDS = {
+    (FIRST_PROTOCOL, State.EMPTY): ((FENCED, INVALID, FENCED), (FENCED, INVALID, FENCED)),
+    (FIRST_PROTOCOL, State.ONGOING): ((FENCED, NONE, FENCED), (FENCED, NONE, FENCED)),
+    (FIRST_PROTOCOL, State.PREPARE_COMMIT): (WAITING, WAITING),
+    (FIRST_PROTOCOL, State.PREPARE_ABORT): (WAITING, WAITING),
+    (FIRST_PROTOCOL, State.COMPLETE_COMMIT): ((FENCED, NONE, FENCED), (FENCED, INVALID, FENCED)),
+    (FIRST_PROTOCOL, State.COMPLETE_ABORT): ((FENCED, INVALID, FENCED), (FENCED, NONE, FENCED)),
+    (SECOND_PROTOCOL, State.EMPTY): ((FENCED, INVALID, FENCED), (FENCED, NONE, FENCED)),
+    (SECOND_PROTOCOL, State.ONGOING): ((FENCED, NONE, FENCED), (FENCED, NONE, FENCED)),
+    (SECOND_PROTOCOL, State.PREPARE_COMMIT): (BUSY, BUSY),
+    (SECOND_PROTOCOL, State.PREPARE_ABORT): (BUSY, BUSY),
+    (SECOND_PROTOCOL, State.COMPLETE_COMMIT): ((NONE, INVALID, FENCED), (INVALID, NONE, FENCED)),
+    (SECOND_PROTOCOL, State.COMPLETE_ABORT): ((INVALID, INVALID, FENCED), (NONE, NONE, FENCED)),
+}
+# Where an end without an error stores something: elsewhere it is answered as it was before.
+STORED = {
+    (FIRST_PROTOCOL, State.ONGOING),
+    (SECOND_PROTOCOL, State.ONGOING),
+    (SECOND_PROTOCOL, State.EMPTY),
+    (SECOND_PROTOCOL, State.COMPLETE_COMMIT),
+    (SECOND_PROTOCOL, State.COMPLETE_ABORT),
 }
 
 
-@pytest.mark.parametrize("state", LIVE)
-def test_an_end_in_the_first_protocol(state: State) -> None:
-    """What is decided is decided: the same again is right, the opposite is an error."""
-    present = in_state(state)
-    for is_commit, expected in zip((True, False), ENDS[state], strict=True):
-        decision = end(present, Producer(ID, 3), FIRST_PROTOCOL, FRESH, LATER, is_commit=is_commit)
-        assert decision.error == expected
-        assert (decision.write is not None) == (state is State.ONGOING)
-        assert end_error(present, Producer(9, 3), FIRST_PROTOCOL, is_commit) == MAPPING
-        for epoch in (2, 4):
-            assert end_error(present, Producer(ID, epoch), FIRST_PROTOCOL, is_commit) == FENCED
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize(("version", "state"), ENDS)
+def test_an_end(version: int, state: State, is_commit: bool) -> None:
+    """What is decided is decided. The opposite outcome is an error once the markers are written;
+    before that, producers ask again. A stranger's id is refused in each state."""
+    present = in_state(state, version)
+    answers = ENDS[version, state][0 if is_commit else 1]
+    for difference, expected in zip((-1, 0, 1), answers, strict=True):
+        producer = Producer(ID, present.producer_epoch + difference)
+        decision = end(present, producer, version, FRESH, LATER, is_commit=is_commit)
+        assert decision.error == expected, producer
+        is_stored = expected == NONE and difference == 0 and (version, state) in STORED
+        assert (decision.write is not None) == is_stored, producer
+        if expected == NONE and not is_stored:
+            assert decision.producer == present.producer
+    assert end_error(present, Producer(9, 3), version, is_commit) == MAPPING
+
+
+@pytest.mark.parametrize("state", [State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+def test_an_end_before_the_last_one_is_fenced(state: State) -> None:
+    """Only the last end is answered again."""
+    present = in_state(state, SECOND_PROTOCOL)
+    older = Producer(ID, present.producer_epoch - 2)
+    for is_commit in (True, False):
+        assert end_error(present, older, SECOND_PROTOCOL, is_commit) == FENCED
 
 
 def test_an_end_in_the_second_protocol_raises_the_epoch() -> None:
     """KIP-890: the answer has the next epoch. The same request again gets the same answer, once the
-    markers are there; the opposite one is an error; the next one is the next transaction's."""
+    markers are there, and none any more when the next transaction is open."""
     first, second = Producer(ID, 3), Producer(ID, 4)
     decided = ended(SECOND_PROTOCOL)
     assert decided.producer == second
     assert end_error(decided, first, SECOND_PROTOCOL, commit=True) == CONCURRENT
-    assert end_error(decided, first, SECOND_PROTOCOL, commit=False) == INVALID
-    assert end_error(decided, second, SECOND_PROTOCOL, commit=True) == CONCURRENT
-    assert end_error(decided, Producer(ID, 5), SECOND_PROTOCOL, commit=True) == FENCED
     done = complete(decided, NOW)
     again = end(done, first, SECOND_PROTOCOL, FRESH, NOW, is_commit=True)
     assert again == Decision(producer=second)
-    assert end_error(done, first, SECOND_PROTOCOL, commit=False) == INVALID
-    assert end_error(done, second, SECOND_PROTOCOL, commit=True) == INVALID
-    assert end_error(done, Producer(ID, 5), SECOND_PROTOCOL, commit=True) == FENCED
-    assert end_error(done, Producer(9, 4), SECOND_PROTOCOL, commit=True) == MAPPING
     opened = write_of(add_partitions(done, second, [T1], SECOND_PROTOCOL, NOW))
     assert end_error(opened, first, SECOND_PROTOCOL, commit=True) == FENCED
 
@@ -353,9 +389,11 @@ def test_a_producer_whose_transaction_was_aborted_unasked_is_fenced(version: int
     """It may not take that abort for its own and go on with the next epoch: another session may be
     about to begin."""
     aborted = abort_unasked(ongoing(version), LATER)
+    is_second = version == SECOND_PROTOCOL
     for present in (aborted, complete(aborted, LATER)):
+        expected = CONCURRENT if is_second and present is aborted else FENCED
         for is_commit in (True, False):
-            assert end_error(present, Producer(ID, 3), version, is_commit) == FENCED
+            assert end_error(present, Producer(ID, 3), version, is_commit) == expected
         assert verify_error(present, Producer(ID, 3)) == FENCED
 
 

@@ -51,16 +51,18 @@ async def test_a_transaction_is_committed(autojump_clock: CLOCK) -> None:
 
 
 async def test_in_the_second_protocol_an_end_gives_the_next_epoch(autojump_clock: CLOCK) -> None:
-    """The old epoch is fenced, before and after the markers."""
+    """The old epoch is fenced once the markers are written, and told to ask again before."""
     async with coordinating(CoordinatorNode()) as node:
         producer = await node.begin()
         await node.add(producer, T[0], version=2)
         answer = await node.end(producer, commit=False, version=2)
         assert (answer.producer_id, answer.producer_epoch) == (producer.producer_id, 1)
-        assert await node.add(producer, T[0], version=2) == [ErrorCode.PRODUCER_FENCED]
+        busy = [ErrorCode.CONCURRENT_TRANSACTIONS]
+        assert await node.add(producer, T[0], version=2) == busy
         node.mark()
         await turn()
         assert node.present().state is State.COMPLETE_ABORT
+        assert await node.add(producer, T[0], version=2) == [ErrorCode.PRODUCER_FENCED]
         again = await node.end(producer, commit=False, version=2)
         assert (again.error, again.producer_epoch) == (0, 1)
 
