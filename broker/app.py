@@ -59,6 +59,7 @@ from minibroker.broker.descriptors import DescriptorBudget
 from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
+from minibroker.broker.log.disk_room import DiskRoom
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.manager import Duty, Housekeeping, Interval, LogManager
 from minibroker.broker.machine import MachineFacts
@@ -87,7 +88,7 @@ from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.transactions.coordinator import TransactionCoordinator
 from minibroker.broker.transactions.marker_sender import MarkerSender
-from minibroker.broker.turns import take_steps, take_turns
+from minibroker.broker.turns import Turns, take_steps, take_turns
 from minibroker.broker.wall_clock import ClockWatch
 from minibroker.client.net.channel import ChannelOptions
 from minibroker.client.net.network import Listener, Network, connected_socket
@@ -169,7 +170,8 @@ async def serve(
     """
     descriptors = DescriptorBudget(system.machine().open_files_max)
     limits = config.for_topic().limits()
-    manager = LogManager(system.files, config.log_dirs, limits, descriptors)
+    room = DiskRoom(config.log_dirs_min_free_bytes, config.log_dirs_max_bytes)
+    manager = LogManager(system.files, config.log_dirs, limits, descriptors, room)
     manager.lock()
     try:
         listeners = await listen(system.network, config.served_listeners)
@@ -185,6 +187,7 @@ async def serve(
                 marks = RunMarks(system.rng.randbytes(16), is_synced, began_ms=now_ms)
                 whose = system.boot_id, cluster_id, config.node_id
                 await system.in_worker(manager.start, *whose, now_ms, marks)
+                await take_turns(_observe_disk(manager, system.machine()))
                 clock = ClockWatch(now_ms, now, manager.directory.last_run_ms)
                 broker = _Broker(config, system, manager, clock, listeners, shutdown)
                 try:
@@ -269,14 +272,11 @@ class _Broker:
         purgatory = Purgatory()
         self._flusher = Flusher(self._sync_dir)
         self._isr_proposals = IsrProposals()
-        connect = _connect(config, system)
-        self._fetchers = ReplicaFetchers(config, connect, system.wall_ms)
+        self._fetchers = ReplicaFetchers(config, _connect(config, system), system.wall_ms)
         self._replicas = self._make_replicas(purgatory)
         defects = Defects()
-        order_handlers = _order_handlers(self._replicas, purgatory, defects)
-        self._node = system.node_type(
-            config, system.store, system.network, order_handlers, system.rng
-        )
+        orders = _order_handlers(self._replicas, purgatory, defects)
+        self._node = system.node_type(config, system.store, system.network, orders, system.rng)
         memory = RequestMemory(config.queued_max_request_bytes)
         slots = config.max_incremental_fetch_session_cache_slots
         self._groups = self._make_groups(purgatory)
@@ -302,6 +302,7 @@ class _Broker:
             clock_statistics=clock.statistics,
             cleaner_statistics=self._cleaner.statistics,
             in_worker=system.in_worker,
+            room_statistics=manager.room.statistics,
         )
         acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)
         self._sources = Sources(
@@ -473,7 +474,8 @@ class _Broker:
     async def _tend(self) -> None:
         """Every second: watch the wall clock, write the log lines about partitions that were put
         off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every two seconds: collect garbage, and give free memory back."""
+        after many new partitions. Every two seconds: collect garbage, give free memory back, and
+        look at the disk's room."""
         settled, released_at = -SETTLED_PARTITIONS, trio.current_time()
         while True:
             await trio.sleep(TENDING_S)
@@ -491,6 +493,7 @@ class _Broker:
                 held_bytes = self._services.memory.statistics()
                 self._system.collect_garbage(now, held_bytes)
                 await self._system.in_worker(self._system.release_memory, held_bytes)
+                await take_turns(_observe_disk(self._manager, self._system.machine()))
 
     def _report_tail(self) -> None:
         """Log that the end of logs may be lost. The controller, which admitted us, knows it."""
@@ -539,6 +542,10 @@ class _Broker:
                 await take_turns(manager.expire_producers(self._expiry_ms()))
             case Duty.UNCREATED_LOGS:
                 await take_turns(self._replicas.retry(trio.current_time))
+
+
+def _observe_disk(manager: LogManager, facts: MachineFacts) -> Turns[None]:
+    return manager.observe_disk(facts.disk_free_bytes, facts.disk_total_bytes)
 
 
 def _order_handlers(

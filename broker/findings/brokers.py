@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from minibroker.broker.findings import Finding, Level, listed
-from minibroker.broker.findings.storage import of_disk, of_files
+from minibroker.broker.findings.storage import of_disk, of_files, of_log_bytes
 
 if TYPE_CHECKING:
     from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
@@ -66,7 +66,9 @@ def of_brokers(
     # First: whatever else is wrong may come of a full disk, or of too few files.
     for node_id, machine in machines.items():
         directory = f"broker {node_id}: {machine.data_directory}"
-        yield from of_disk(directory, machine.disk_free_bytes, machine.disk_total_bytes)
+        sizes = machine.disk_free_bytes, machine.disk_total_bytes, machine.disk_free_bytes_min
+        yield from of_disk(directory, *sizes)
+        yield from of_log_bytes(directory, machine.log_bytes, machine.log_bytes_max)
         yield from of_files(f"broker {node_id}", machine.open_files, machine.open_files_max)
     yield from of_addresses(brokers)
     yield from chain.from_iterable(map(of_listener, tried))

@@ -17,6 +17,12 @@ SYNC_MS_HIGH: Final = 50
 WRITE_MB_S_LOW: Final = 20
 FREE_PERCENT_LOW, FREE_PERCENT_MIN = 15, 5
 FREE_BYTES_MIN: Final = 1 << 30
+NEAR: Final = 2  # times the limit of free bytes is a note
+LOG_PERCENT_HIGH: Final = 90
+HAVE_DELETED: Final = (
+    "have records deleted: `minibroker topic delete TOPIC`, `minibroker topic trim TOPIC PARTITION"
+    " OFFSET`, `minibroker topic alter TOPIC --config retention.ms=MS`"
+)
 FILES_PERCENT_MAX: Final = 75  # open sealed segments alone use no more (broker/descriptors.py)
 FILES_LOW: Final = 4_096  # of a limit
 GIB: Final = 1 << 30
@@ -155,20 +161,38 @@ def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
         yield Finding(Level.OK, f"{seen.path}: {text}; it takes {seen.write_mb_s:.0f} MB a second")
 
 
-def of_disk(directory: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
-    """Check the free space of a disk; yield nothing if `total_bytes` is unknown (-1)."""
+def of_disk(
+    directory: str, free_bytes: int, total_bytes: int, free_bytes_min: int = -1
+) -> Iterator[Finding]:
+    """Check the free space of a disk; yield nothing if `total_bytes` is unknown (-1). A broker on
+    it refuses records below `free_bytes_min`, if there is one."""
     if total_bytes <= 0:
         return
     percent = 100 * free_bytes / total_bytes
     text = f"{directory} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
-    advice = (
-        "give it room, or have records deleted: `minibroker topic delete TOPIC`, `minibroker topic"
-        " trim TOPIC PARTITION OFFSET`, `minibroker topic alter TOPIC --config retention.ms=MS`"
-    )
-    if percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
+    advice = f"give it room, or {HAVE_DELETED}"
+    if free_bytes < free_bytes_min:
+        text += f": below {free_bytes_min / GIB:.1f} GiB no records are taken"
+        yield Finding(Level.PROBLEM, text, f"{advice}; log.dirs.min.free.bytes is the limit")
+    elif percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
         yield Finding(Level.PROBLEM, text, f"{advice}; a broker on a full disk takes no records")
-    elif percent < FREE_PERCENT_LOW:
+    elif percent < FREE_PERCENT_LOW or free_bytes < NEAR * free_bytes_min:
         yield Finding(Level.NOTE, text, advice)
+    else:
+        yield Finding(Level.OK, text)
+
+
+def of_log_bytes(directory: str, log_bytes: int, log_bytes_max: int) -> Iterator[Finding]:
+    """Check the bytes of a broker's logs against their limit; yield nothing without one (-1)."""
+    if log_bytes_max < 0:
+        return
+    share = f"{log_bytes / GIB:.1f} of {log_bytes_max / GIB:.1f} GiB (log.dirs.max.bytes)"
+    text = f"the logs in {directory} have {share}"
+    advice = f"raise it if the disk has room, or {HAVE_DELETED}"
+    if log_bytes >= log_bytes_max:
+        yield Finding(Level.PROBLEM, f"{text}: no records are taken", advice)
+    elif 100 * log_bytes >= LOG_PERCENT_HIGH * log_bytes_max:
+        yield Finding(Level.NOTE, text, f"{advice}; at the limit no records are taken")
     else:
         yield Finding(Level.OK, text)
 

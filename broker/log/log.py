@@ -69,7 +69,12 @@ from minibroker.broker.log.time_lookup import find_time
 from minibroker.broker.log.transaction_index import AbortedEntry
 from minibroker.broker.log.verifications import Verification, Verifications
 from minibroker.broker.turns import Steps, Turns
-from minibroker.protocol.constants import NO_TIMESTAMP, OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.constants import (
+    INTERNAL_TOPICS,
+    NO_TIMESTAMP,
+    OFFSETS_TOPIC,
+    ErrorCode,
+)
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.records.control import EndMarker, encode_end_marker, read_end_marker
@@ -117,6 +122,7 @@ class Log:
         )
         self._shortage_latch = ShortageLatch(location.topic_partition)
         self._may_lack_sequence = location.topic_partition.topic == OFFSETS_TOPIC
+        self._is_internal = location.topic_partition.topic in INTERNAL_TOPICS
         self._is_closed = False
         self.compaction = Compaction(
             self._segments,
@@ -209,7 +215,8 @@ class Log:
         `header` is what `check_batch` has returned for it.
 
         Raises Refused: INVALID_TXN_STATE for the first batch of a transaction without a valid
-        `verification`. A duplicate is not written: the offsets of the original are returned.
+        `verification`, KAFKA_STORAGE_ERROR in a shortage. A duplicate is not written: the offsets
+        of the original are returned.
         """
         if header is None:
             header = self.check_batch(batch)
@@ -222,6 +229,8 @@ class Log:
                 return Appended(duplicate.first_offset, duplicate.last_offset, time_ms, True)
             if header.is_transactional:
                 self._check_transaction(header, verification)
+        if not self._is_internal:
+            self._location.room.check_records()
         if uses_append_time:
             stamp_append_time(batch, now_ms)
         stamp(batch, self.log_end, leader_epoch)
@@ -284,6 +293,8 @@ class Log:
     def append_as_follower(self, batches: CheckedBatches, now_ms: int) -> None:
         """Write batches as the leader stored them. Raises UnexpectedOffset or InvalidBatch if they
         do not continue this log, and Refused (part may be written) in a shortage."""
+        if batches.headers and not self._is_internal:
+            self._location.room.check_copies()
         if self.log_start == self.log_end and begins_within(batches, self.log_start):
             self._begin_with(batches, now_ms)
             return
@@ -324,6 +335,7 @@ class Log:
         except OSError as error:
             raise self._shortage_latch.on_error(error) from None
         self._shortage_latch.on_success()
+        self._location.room.on_written(len(batch))
         segment.index_batch(header, position)
         self.log_end = header.next_offset
 

@@ -48,6 +48,7 @@ from minibroker.broker.log.directory import (
     name_aside,
     parse_log_name,
 )
+from minibroker.broker.log.disk_room import DiskRoom
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.log_segments import is_delay_over
@@ -95,7 +96,7 @@ def _start_to_checkpoint(log: Log) -> int:
 
 class LogManager:
     """See the head of this file. `limits` hold for a log until its own are set; `descriptors` is
-    the budget of open files."""
+    the budget of open files, and `room` says how much may be written."""
 
     def __init__(
         self,
@@ -103,8 +104,10 @@ class LogManager:
         root: PurePath,
         limits: LogLimits,
         descriptors: DescriptorBudget | None = None,
+        room: DiskRoom | None = None,
     ) -> None:
         self._files = files
+        self.room = DiskRoom() if room is None else room
         self.descriptors = DescriptorBudget() if descriptors is None else descriptors
         self._sealed_files = SealedFiles(self.descriptors, files.new_lock())
         self._root = root
@@ -229,13 +232,17 @@ class LogManager:
     def _open(self, name: TopicPartition, last_known: LastKnownState, now_ms: int) -> None:
         directory = self._root / str(name)
         topic_id = read_topic_id(self._files, directory)
-        location = LogLocation(self._files, directory, name, topic_id, self._sealed_files)
+        location = self._location(name, topic_id)
         before = self._before_truncation
         log = Log.open(location, self._limits, last_known, before, now_ms=now_ms)
         has_records = max(log.log_end, last_known.promised_end) > 0
         unowned = check_owner(location, log.log_start, has_records=has_records)
         log.damage = min((one for one in (log.damage, unowned) if one), default=None)
         self._adopt(log)
+
+    def _location(self, name: TopicPartition, topic_id: bytes) -> LogLocation:
+        directory = self._root / str(name)
+        return LogLocation(self._files, directory, name, topic_id, self._sealed_files, self.room)
 
     def _is_dir(self, name: str) -> bool:
         return self._files.is_dir(self._root / name)
@@ -276,15 +283,22 @@ class LogManager:
         """A copy of the table."""
         return dict(self._logs)
 
+    def observe_disk(self, free_bytes: int, total_bytes: int) -> Turns[None]:
+        """Tell the logs how much room the disk has now; -1 if it is not known."""
+        log_bytes = 0
+        for logs in at_once(list(self._logs.values()) if self.room.needs_log_bytes else []):
+            log_bytes += sum(log.size for log in logs)
+            yield
+        if line := self.room.observe(free_bytes, total_bytes, log_bytes):
+            LOGGER.warning("%s: %s", self._root, line)
+
     def create(
         self, topic_partition: TopicPartition, topic_id: bytes, limits: LogLimits, now_ms: int
     ) -> Log:
         """Create a log. Raises Refused in a shortage, and OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self._root / str(topic_partition)
-        location = LogLocation(
-            self._files, directory, topic_partition, topic_id, self._sealed_files
-        )
+        location = self._location(topic_partition, topic_id)
         if shortage := self._forget(topic_partition):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, shortage)
         try:

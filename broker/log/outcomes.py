@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.disk_room import DiskRoom
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.sealed_files import SealedFiles
 from minibroker.protocol.constants import INT64_MAX, NO_OFFSET, ErrorCode
@@ -45,7 +46,8 @@ class LogLimits:
 class LogLocation:
     """The directory of a log, and its partition; the topic id is b"" if it is unknown.
 
-    `files` is the disk; `sealed_files`, shared by all logs, opens the sealed segments on it.
+    `files` is the disk. Shared by all logs: `sealed_files` opens the sealed segments on it, and
+    `room` knows how much it still takes.
     """
 
     files: Files
@@ -53,6 +55,7 @@ class LogLocation:
     topic_partition: TopicPartition
     topic_id: bytes = b""
     sealed_files: SealedFiles = field(default_factory=SealedFiles)
+    room: DiskRoom = field(default_factory=DiskRoom)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,23 @@ class Segments:
         low=-1,
         topic_name="retention.bytes",
     )
+    log_dirs_min_free_bytes: int = setting(
+        "log.dirs.min.free.bytes",
+        Kind.INT,
+        -1,
+        "Below so much free space on the disk of the data directory records are refused; "
+        "-1: below 512 MiB, or a twentieth of a smaller disk; 0: never.",
+        unit="bytes",
+        low=-1,
+    )
+    log_dirs_max_bytes: int = setting(
+        "log.dirs.max.bytes",
+        Kind.INT,
+        -1,
+        "The size of all logs of a broker at which producers' records are refused; -1: any.",
+        unit="bytes",
+        low=-1,
+    )
     log_segment_delete_delay_ms: int = setting(
         "log.segment.delete.delay.ms",
         Kind.INT,

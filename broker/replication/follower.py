@@ -251,7 +251,11 @@ class Follower:
             log.append_as_follower(batches, now_ms)
         except UnexpectedOffset as error:
             return self.fail(log, str(error))
-        except (InvalidBatch, Refused) as error:
+        except InvalidBatch as error:
+            return FollowerOutcome(Next.BACK_OFF, str(error))
+        except Refused as error:
+            # What the leader has deleted is deleted here, too: that makes room.
+            log.raise_start(min(fetched.log_start, self.high_watermark))
             return FollowerOutcome(Next.BACK_OFF, str(error))
         self.leader_high_watermark = fetched.high_watermark
         self.high_watermark = max(log.log_start, min(fetched.high_watermark, log.log_end))

@@ -14,6 +14,7 @@ from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.defects import Defects
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
+from minibroker.broker.log.disk_room import RoomStatistics
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.observe.readiness import Readiness, ReadinessFacts, readiness
@@ -95,6 +96,7 @@ class Services:
     far_stamps: FarStamps = field(default_factory=FarStamps)
     cleaner_statistics: Callable[[], CleanerStatistics] = CleanerStatistics
     in_worker: InWorker = _here
+    room_statistics: Callable[[], RoomStatistics] = RoomStatistics
     unpacking: trio.Lock = field(default_factory=trio.Lock)
 
     async def unpack_in_worker(self, function: Callable[[], Answer]) -> Answer:

@@ -23,7 +23,9 @@ class MachineDescription:
     """The current state of machine and program; -1 and "" for unknown values.
 
     `store` is the address of the broker's metadata store, without secrets. The disk is that of
-    `data_directory`. `open_files_max` is the process's limit of open files.
+    `data_directory`. `open_files_max` is the process's limit of open files. Producers' records are
+    refused while `disk_free_bytes` is below `disk_free_bytes_min`, or all logs have `log_bytes_max`
+    or more; -1 where there is no such limit, and for `log_bytes` then.
     """
 
     software_version: str = ""
@@ -34,6 +36,9 @@ class MachineDescription:
     disk_total_bytes: int = -1
     open_files: int = -1
     open_files_max: int = -1
+    disk_free_bytes_min: int = -1
+    log_bytes: int = -1
+    log_bytes_max: int = -1
 
 
 @dataclass(frozen=True, slots=True)

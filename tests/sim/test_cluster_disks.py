@@ -16,6 +16,8 @@ from minibroker.testing.cluster import DATA_DIRECTORY, SimulatedBroker
 from minibroker.testing.disk import SimulatedFiles
 from tests.sim.trial import LAG_S, LOG, SESSION_S, Trial, open_trial, play, rot
 
+LOOK_S = 3.0  # a broker looks at its disk every two seconds
+
 
 def victim_of(trial: Trial, who: str) -> SimulatedBroker:
     """The leader, or one of those who copy from it."""
@@ -198,6 +200,38 @@ def test_a_full_disk_passes(who: str, caplog: pytest.LogCaptureFixture):
 
     play(scenario)
     assert "the disk is full" in caplog.text
+
+
+def test_a_disk_that_is_nearly_full_refuses_records_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+):
+    """A leader at its limit refuses records, and so do followers below half of it, until there is
+    room: then what waits is written, without a restart, and once."""
+
+    async def scenario() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            leader, follower = trial.leader, trial.followers[0]
+            room = leader.machine._replace(disk_free_bytes=20, disk_total_bytes=200)
+            leader.machine = follower.machine = room._replace(disk_free_bytes=9)
+            await trio.sleep(LOOK_S)
+            with pytest.raises(trio.TooSlowError):
+                await trial.send(1, wait_s=2 * LAG_S)
+            leader.machine = room
+            await trio.sleep(LOOK_S)
+            await trial.send(1)  # the follower copies below the limit
+            follower.machine = room._replace(disk_free_bytes=4)
+            await trio.sleep(LOOK_S)
+            await trial.send(1, wait_s=2 * LAG_S)
+            await trial.until(lambda agreed: follower.node_id not in agreed.isr)
+            follower.machine = room
+            await trial.send(5)
+            await trial.settle()
+            assert (await trial.agreed()).leader_epoch == 0
+
+    play(scenario)
+    assert "records are refused: 9 bytes are free on the disk" in caplog.text
+    assert "there is room again: records are taken" in caplog.text
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])

@@ -82,7 +82,7 @@ async def test_a_broker_describes_itself(autojump_clock: trio.testing.MockClock)
         assert answer.session_timeout_ms == 1_000
         assert 0 <= answer.renewal_age_ms <= 300
         assert 0 < answer.renewal_us <= 10_000
-        facts = ("1.2", "3.11", "memory:", "/data", 10, 100, 7, 1024)
+        facts = ("1.2", "3.11", "memory:", "/data", 10, 100, 7, 1024, 5)
         assert answer.machine == MachineDescription(*facts)
 
 

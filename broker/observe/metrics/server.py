@@ -169,6 +169,7 @@ def lease_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_clock_jump_seconds", text, clock.jump_ms / 1000)
     machine = services.machine()
     yield from _machine_families(machine)
+    yield from _room_families(sources)
     family = gauge(
         "minibroker_build_info",
         "Always 1; who this is",
@@ -187,6 +188,15 @@ def lease_families(sources: Sources) -> Iterator[Metric]:
         1,
     )
     yield family
+
+
+def _room_families(sources: Sources) -> Iterator[Metric]:
+    room = sources.services.room_statistics()
+    text = "1 while producers' records are refused for want of room"
+    yield single("minibroker_disk_short", text, room.is_short)
+    if room.free_bytes_min != NOT_KNOWN:
+        text = "Producers' records are refused while less room is left on the disk"
+        yield single("minibroker_disk_free_min_bytes", text, room.free_bytes_min)
 
 
 def _machine_families(machine: MachineFacts) -> Iterator[Metric]:

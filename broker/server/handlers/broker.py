@@ -67,8 +67,9 @@ def describe(
 
 def _machine(services: Services) -> MachineDescription:
     software, python, store, *sizes = services.machine()
-    directory = str(services.config.log_dirs)
-    return MachineDescription(software, python, store, directory, *sizes)
+    room = services.room_statistics()
+    sizes += [room.free_bytes_min, room.log_bytes, room.log_bytes_max]
+    return MachineDescription(software, python, store, str(services.config.log_dirs), *sizes)
 
 
 def unregister(

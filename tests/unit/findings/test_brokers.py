@@ -185,6 +185,21 @@ def test_a_disk_that_fills_is_told() -> None:
     assert bad(on(1, disk_free_bytes=-1, disk_total_bytes=-1)) == []
 
 
+def test_a_limit_of_room_that_is_near_or_reached_is_told() -> None:
+    """Of free space, and of the bytes of the logs."""
+    near = "broker 1: /data has 50.0 GiB free, 50 % of its disk"
+    assert bad(on(1, disk_free_bytes_min=50 * GIB)) == [("note", near)]
+    short = f"{near}: below 51.0 GiB no records are taken"
+    assert bad(on(1, disk_free_bytes_min=51 * GIB)) == [("problem", short)]
+    assert bad(on(1, disk_free_bytes_min=25 * GIB)) == []
+    logs = "the logs in broker 1: /data have {} of 10.0 GiB (log.dirs.max.bytes)"
+    limits = {"log_bytes_max": 10 * GIB}
+    assert bad(on(1, log_bytes=8 * GIB, **limits)) == []
+    assert bad(on(1, log_bytes=9 * GIB, **limits)) == [("note", logs.format("9.0"))]
+    full = f"{logs.format('10.0')}: no records are taken"
+    assert bad(on(1, log_bytes=10 * GIB, **limits)) == [("problem", full)]
+
+
 def test_a_limit_of_files_that_is_near_or_low_is_told() -> None:
     """And none where there is no limit."""
     low = "broker 1 may open 1024 files, and has 40 open"

@@ -361,6 +361,21 @@ def test_a_disk_without_room_leaves_the_log_at_its_start():
     assert (bench.log.log_start, bench.log.log_end) == (12, 15)
 
 
+def test_a_follower_leaves_half_of_the_space_that_is_kept():
+    """It copies on where a leader refuses records; below that it deletes what the leader has
+    deleted, to win room."""
+    bench = Bench()
+    role = following(bench)
+    bench.location.room.observe(5, 200)
+    records = stored(0, 5, epoch=3)
+    assert take(bench, role, records, high_watermark=5).next is Next.FETCH
+    bench.location.room.observe(4, 200)
+    refused = take(bench, role, stored(5, 5, epoch=3), log_start=9, high_watermark=9)
+    assert refused.next is Next.BACK_OFF
+    assert "4 bytes are free on the disk" in refused.reason
+    assert (bench.log.log_start, bench.log.log_end) == (5, 5)
+
+
 def test_only_an_empty_log_begins_below_its_start():
     """FOL-03: a log that has records takes no batch that begins below its end."""
     bench = written((3, 4))

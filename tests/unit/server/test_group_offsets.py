@@ -51,6 +51,17 @@ async def test_a_commit_counts_when_it_is_committed(
         assert second.attempt(0.0).partitions[0].error == ErrorCode.NONE
 
 
+async def test_offsets_are_committed_where_records_are_refused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Consumers go on while producers wait for room on the disk."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        keeper.manager.room.observe(0, 200)
+        assert await keeper.commit(3) == ErrorCode.NONE
+        assert keeper.fetch().offset == 3
+
+
 async def test_topics_are_named_by_their_ids(autojump_clock: trio.testing.MockClock) -> None:
     """In commits and fetches; an id that no topic has is UNKNOWN_TOPIC_ID, beside others."""
     keeper = Keeper()

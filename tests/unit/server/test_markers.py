@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import markers, offsets
 from minibroker.broker.turns import without_pause
@@ -114,6 +115,20 @@ async def test_too_few_replicas_append_no_marker(clock: trio.testing.MockClock) 
     node = knowing(min_insync_replicas="2")
     node.lead(state_of(isr=(1,), replicas=(1, 2)))
     assert errors_of(write(node, request_of())) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+
+
+async def test_a_marker_is_written_where_records_are_refused(
+    clock: trio.testing.MockClock,
+) -> None:
+    """A transaction that has begun ends, and holds up no reader of committed records."""
+    node = knowing()
+    node.lead()
+    begin(node, 7)
+    node.manager.room.observe(0, 200)
+    with pytest.raises(Refused):
+        begin(node, 7, sequence=1)
+    assert errors_of(write(node, request_of())) == [0]
+    assert node.partition().last_stable_offset == 2
 
 
 async def test_markers_of_old_epochs_are_refused(clock: trio.testing.MockClock) -> None:

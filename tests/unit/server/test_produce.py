@@ -403,6 +403,24 @@ def test_a_full_disk_is_told_and_passes() -> None:
     assert answer(node, request_of(batch_of())).base_offset == 1
 
 
+def test_records_are_refused_before_the_disk_is_full() -> None:
+    """Nothing of the batch stays, the error says why, and what was appended before is a duplicate;
+    with room again the same batch is appended where it would have been."""
+    node = Node()
+    node.lead()
+    old, new = (batch_of(1, producer=ProducerStamp(7, 0, number)) for number in range(2))
+    answer(node, request_of(old))
+    size = node.partition().log.size
+    node.manager.room.observe(9, 200)
+    refused = answer(node, request_of(new))
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "9 bytes are free on the disk" in (refused.error_message or "")
+    assert node.partition().log.size == size
+    assert (answer(node, request_of(old)).error, node.partition().log.size) == (0, size)
+    node.manager.room.observe(10, 200)
+    assert answer(node, request_of(new)).base_offset == 1
+
+
 def test_any_bytes_have_a_known_error() -> None:
     """R6: whatever is sent as a batch, the code is one that a producer can handle."""
     rng = random.Random(3)
