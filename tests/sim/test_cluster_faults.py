@@ -229,8 +229,9 @@ def test_who_was_not_in_sync_leads_only_where_that_is_allowed(
 
 
 def test_an_operator_elects_who_was_not_in_sync(caplog: pytest.LogCaptureFixture):
-    """Both in-sync replicas die. A request elects the third one, though the topic does not allow
-    it; what only those two had is cut when they return, all replicas being equal again."""
+    """Both in-sync replicas go. A request elects the third one, though the topic does not allow
+    it; what only those two had is cut when they return, below the high watermark that one of them
+    knows, all replicas being equal again."""
 
     async def scenario() -> None:
         async with open_trial(is_watched=False) as trial:
@@ -239,8 +240,9 @@ def test_an_operator_elects_who_was_not_in_sync(caplog: pytest.LogCaptureFixture
             behind.pause()
             await trial.until(lambda agreed: behind.node_id not in agreed.isr)
             await trial.send(5)
-            for broker in in_sync:
-                await broker.kill()
+            await in_sync[0].kill()
+            await trial.until(lambda agreed: agreed.isr == (in_sync[1].node_id,))
+            await in_sync[1].stop()  # its high watermark is on the disk
             behind.resume()
             await trial.until(lambda agreed: agreed.leader == NO_NODE)
             async with Admin(behind.address, seams=trial.world.seams("operator")) as admin:
