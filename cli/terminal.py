@@ -78,6 +78,17 @@ def note(text: str) -> None:
         print(f"% {text}", file=sys.stderr, flush=True)
 
 
+def confirm(question: str, *, is_agreed: bool) -> None:
+    """Ask before something that cannot be undone, unless --yes was given. Raises `Failure` without
+    consent."""
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise Failure("nothing was done: --yes says that you accept this", USAGE)
+    if not typer.confirm(question, err=True):
+        raise Failure("nothing was done")
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 record`, `2 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

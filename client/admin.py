@@ -49,6 +49,7 @@ from minibroker.client.options import (
 from minibroker.client.transactions_admin import TransactionDescription, TransactionsReport
 from minibroker.protocol.constants import (
     LATEST_TIMESTAMP,
+    NO_NODE,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     ApiKey,
@@ -66,7 +67,7 @@ from minibroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     TopicConfigChanges,
 )
-from minibroker.protocol.messages.leaders import ElectLeadersRequest
+from minibroker.protocol.messages.leaders import PREFERRED, UNCLEAN, ElectLeadersRequest
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -144,10 +145,11 @@ class ReplicasReport(NamedTuple):
 
 
 class ElectionsReport(NamedTuple):
-    """The result of an election of preferred leaders.
+    """The result of an election.
 
-    `elected` are the partitions whose preferred replica became the leader, `not_needed` the named
-    ones where it led before; `failed` has the reason for each other partition.
+    `elected` are the partitions that have a new leader, `not_needed` the named ones where the
+    preferred replica, or for an unclean election any replica, led before; `failed` has the reason
+    for each other partition.
     """
 
     elected: tuple[TopicPartition, ...]
@@ -395,14 +397,21 @@ class Admin:
             raise BrokerError(error, answer.response.error_message or "")
 
     async def elect_leaders(
-        self, partitions: Iterable[tuple[str, int]] | None = None
+        self,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        is_unclean: bool = False,
+        leader: int = NO_NODE,
     ) -> ElectionsReport:
         """Elect the preferred leader (the first replica) of these partitions, or of all.
 
-        A leader is replaced once the preferred replica has all records that it acknowledged.
+        A leader is replaced once the preferred replica has all records that it acknowledged. With
+        `is_unclean` a partition without a leader gets one that is not in sync: the replica
+        `leader`, or the one with the longest log. What that replica does not have is lost.
         """
         names = None if partitions is None else tuple(TopicPartition(*one) for one in partitions)
-        request = ElectLeadersRequest(names, self._answer_within_ms)
+        kind = UNCLEAN if is_unclean else PREFERRED
+        request = ElectLeadersRequest(names, self._answer_within_ms, kind, leader)
         answer = await ask_controller_once(self._open_cluster(), ApiKey.ELECT_LEADERS, request)
         response = answer.response
         _raise_error(response.error, response.error_message)

@@ -472,10 +472,10 @@ def _without_cancelled(record: PartitionRecord) -> PartitionRecord:
 REASSIGNMENT_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "remove-before-successors": Rule(reassignments, "may_end", _whoever_is_in_sync),
-        "leave-stray-replicas": Rule(reassignments, "ended", _without_former),
         "join-at-once": Rule(Leader, "has_reached", _whoever_fetches),
-        "starve-in-sync-followers": Rule(Leader, "must_keep_up", _whoever_copies),
         "join-at-the-high-watermark": Rule(Leader, "has_reached", _at_the_high_watermark),
+        "leave-stray-replicas": Rule(reassignments, "ended", _without_former),
+        "starve-in-sync-followers": Rule(Leader, "must_keep_up", _whoever_copies),
         "copy-without-producers": Rule(ProducerStates, "update_from_replica", _of_no_producer),
         "leave-cancelled-replicas": Rule(reassignments, "ended", _without_cancelled),
     }

@@ -296,9 +296,8 @@ def _repair(summary: Summary, judged: Sequence[_Judged]) -> Iterator[Step]:
     if stuck := [each.log for each in judged if each.is_leaderless]:
         yield Step(
             f"{_listed(stuck)}: the in-sync set has only bad copies, so no whole one leads by"
-            " itself. If the partition has no leader then, let one lead, and take this back"
-            " afterwards (--delete-config):",
-            ("minibroker topic alter TOPIC --config unclean.leader.election.enable=true",),
+            " itself. If the partition has no leader then, let one lead:",
+            ("minibroker leader elect --unclean --topic TOPIC --partition N",),
         )
 
 

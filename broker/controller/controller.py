@@ -49,6 +49,7 @@ from minibroker.broker.controller import elections, entries, isr, topics
 from minibroker.broker.controller.channels import Channels
 from minibroker.broker.controller.context import Job, NodeContext
 from minibroker.broker.controller.deletions import Deletions
+from minibroker.broker.controller.elections import UncleanElection
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.handovers import Handovers
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats
@@ -162,6 +163,9 @@ class ElectionJob:
     too_late: float
 
 
+OWN_JOBS: Final = (RecoveryJob, ElectionJob, UncleanElection)
+
+
 class Controller:
     """See the head of this module. `run` is its task; the rest may be called at any time."""
 
@@ -240,7 +244,7 @@ class Controller:
         jobs = [*self._jobs, *self._handovers.dismiss()]
         self._jobs.clear()
         for job in jobs:
-            if not isinstance(job.request, RecoveryJob | ElectionJob):
+            if not isinstance(job.request, OWN_JOBS):
                 what = "this broker is not the controller any more"
                 self.answer(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 

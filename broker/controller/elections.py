@@ -20,7 +20,9 @@ The rules for one partition, in order:
    these may be the only ones that still have them (K2). One of the replicas that must be live must
    be able to lead: if their logs are damaged, the other replicas' logs prove nothing.
 3. If there are no heirs and the topic allows unclean election: any live replica leads, but none
-   that a reassignment is adding and that has never been in sync.
+   that a reassignment is adding and that has never been in sync. `plan_unclean` elects by the same
+   rule without the topic's permission, if an operator requests it: then the named replica leads, or
+   the one with the longest log.
 4. Otherwise no broker leads. The ISR stays, and the partition waits for its members.
 
 A member is unsafe if its broker came back and may have lost unflushed data: the machine stopped,
@@ -55,6 +57,7 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
+from minibroker.protocol.messages.leaders import PartitionElected
 from minibroker.protocol.types import TopicPartition
 
 
@@ -63,6 +66,15 @@ class LogTail(NamedTuple):
 
     last_epoch: int = NO_EPOCH
     log_end: int = NO_OFFSET
+
+
+class UncleanElection(NamedTuple):
+    """An unclean election of these partitions that was requested: of the replica `wanted`, or, with
+    -1, of the one with the longest log. `tails` has the log ends of the brokers that answered."""
+
+    names: Iterable[TopicPartition]
+    tails: Mapping[int, Mapping[TopicPartition, LogTail]]
+    wanted: int = NO_NODE
 
 
 class _Decision(NamedTuple):
@@ -210,6 +222,79 @@ def recover(
     return draft.plan(None)
 
 
+def unclean_candidates(
+    state: State, names: Iterable[TopicPartition], wanted: int
+) -> tuple[int, ...]:
+    """Return the brokers whose log ends `plan_unclean` compares, in ascending order."""
+    found = {
+        node
+        for name in names
+        if (record := state.partition(name)) is not None and record.leader == NO_NODE
+        for node in _copies(name, record, state.brokers)
+        if node == wanted or (wanted == NO_NODE and node not in state.fenced)
+    }
+    return tuple(sorted(found))
+
+
+def plan_unclean(
+    state: State, election: UncleanElection
+) -> Turns[Plan[tuple[PartitionElected, ...]]]:
+    """Plan an unclean election; the answer has a result for each partition.
+
+    Only a partition without a leader needs one.
+    """
+    draft = Draft(state)
+    results: list[PartitionElected] = []
+    for some in at_once(dict.fromkeys(election.names)):
+        for name in some:
+            leader, refused = _unclean_leader(state, name, election)
+            results.append(refused or PartitionElected(*name))
+            if refused is None:
+                topic = state.topics[name.topic]
+                record = topic.partitions[name.partition]
+                draft.set_partition(topic, _elected_uncleanly(record, leader))
+                epoch, end = election.tails[leader][name]
+                text = (
+                    f"Partition {name}: unclean election of broker {leader} (epoch {epoch}, end"
+                    f" {end}), as was requested; in sync were {_listed(record.isr)}. What it does"
+                    " not have is lost, and is cut from the others when they return"
+                )
+                draft.reports.append(Report(logging.WARNING, text))
+        yield
+    return draft.plan(tuple(results))
+
+
+def _unclean_leader(
+    state: State, name: TopicPartition, election: UncleanElection
+) -> tuple[int, PartitionElected | None]:
+    """Return the replica to elect, or the result that says why there is none."""
+    record, tails, wanted = state.partition(name), election.tails, election.wanted
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    what = ""
+    if record is None:
+        code, what = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}"
+    elif record.leader != NO_NODE:
+        code, what = ErrorCode.ELECTION_NOT_NEEDED, f"broker {record.leader} leads"
+    elif wanted not in {NO_NODE, *record.replicas}:
+        what = f"broker {wanted} has no replica of it; its replicas: {_listed(record.replicas)}"
+    if record is None or what:
+        return NO_NODE, PartitionElected(*name, code, what)
+    copies = _copies(name, record, state.brokers)
+    known = [node for node in copies if tails.get(node, {}).get(name, LogTail()).log_end >= 0]
+    if wanted != NO_NODE:
+        known = [node for node in known if node == wanted]
+    if not known:
+        whose = f"its replica on broker {wanted}" if wanted != NO_NODE else "none of its replicas"
+        can = "cannot lead" if wanted != NO_NODE else "can lead"
+        what = (
+            f"{whose} {can}: a live broker with an undamaged log that answers the controller is"
+            f" needed; alive are {_listed(state.brokers)}"
+        )
+        return NO_NODE, PartitionElected(*name, code, what)
+    # Of equal tails the first one in order of preference.
+    return max(known, key=lambda node: tails[node][name]), None
+
+
 def _decide(
     topic: TopicRecord, record: PartitionRecord, live: Liveness, config: Config
 ) -> _Decision:
@@ -277,16 +362,16 @@ def _decide_without_heirs(
             return _Decision(
                 _elected(record, candidates[0], candidates), Report(logging.WARNING, text)
             )
-    elif (
-        copies := tuple(node for node in candidates if node in {*record.original, *record.isr})
-    ) and config.for_topic(topic.configs).unclean_leader_election_enable:
+    elif (copies := _copies(name, record, live.brokers)) and config.for_topic(
+        topic.configs
+    ).unclean_leader_election_enable:
         heard = tuple(node for node in copies if node not in live.fenced) or copies
         leader = next((node for node in heard if node in record.isr), heard[0])
         text = (
             f"Partition {name}: unclean election of broker {leader}, because no in-sync replica"
             f" ({isr}) lives with its whole log. What only those have is cut when they return"
         )
-        return _Decision(_elected(record, leader, (leader,)), Report(logging.WARNING, text))
+        return _Decision(_elected_uncleanly(record, leader), Report(logging.WARNING, text))
     unled = record
     if record.leader != NO_NODE:
         unled = replace(_elected(record, NO_NODE, record.isr), unsafe=unsafe)
@@ -329,6 +414,14 @@ def _candidates(
     )
 
 
+def _copies(
+    name: TopicPartition, record: PartitionRecord, brokers: Mapping[int, BrokerRegistration]
+) -> tuple[int, ...]:
+    """Return the candidates that have ever been in sync, or may have: a reassignment adds none."""
+    members = {*record.original, *record.isr}
+    return tuple(node for node in _candidates(name, record, brokers) if node in members)
+
+
 def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tuple[int, ...]:
     """Return the replicas whose logs rule 2 must compare: together they were sent all acknowledged
     records."""
@@ -352,6 +445,11 @@ def _elected(record: PartitionRecord, leader: int, isr: tuple[int, ...]) -> Part
         leader_epoch=record.leader_epoch + 1,
         partition_epoch=record.partition_epoch + 1,
     )
+
+
+def _elected_uncleanly(record: PartitionRecord, leader: int) -> PartitionRecord:
+    elected = _elected(record, leader, (leader,))
+    return replace(elected, unclean_epoch=elected.leader_epoch)
 
 
 def _listed(nodes: Iterable[int]) -> str:

@@ -255,6 +255,8 @@ def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
         value["reassignment"] = record.reassignment._asdict()
     if record.former:
         value["former"] = record.former
+    if record.unclean_epoch != NO_EPOCH:
+        value["unclean_epoch"] = record.unclean_epoch
     return _put(_partition_key(topic_id, record.number), value)
 
 
@@ -371,6 +373,7 @@ def _partition(key: str, found: Any) -> PartitionRecord:
         unsafe=tuple(found.get("unsafe", ())),
         reassignment=_reassignment(found.get("reassignment")),
         former=tuple(found.get("former", ())),
+        unclean_epoch=int(found.get("unclean_epoch", NO_EPOCH)),
     )
 
 

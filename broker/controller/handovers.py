@@ -11,6 +11,8 @@ includes a session: a controller that was stopped for that long is not the contr
                         other partitions stay
     a rebalance         the same, for partitions whose preferred replica does not lead
     a reassignment      the same, for partitions whose leader is to leave the assignment
+    an unclean election nothing is handed over: the partition has no leader. The replicas' log ends
+                        are asked for, and one replica is elected
     CONTROLLED_SHUTDOWN handover of all, then the request itself, which also moves the partitions
                         that are not ready: the broker is about to stop
 
@@ -28,6 +30,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller.channels import Channel, Send
 from minibroker.broker.controller.context import Job
+from minibroker.broker.controller.elections import UncleanElection, unclean_candidates
 from minibroker.broker.controller.moves import (
     Balance,
     Move,
@@ -37,11 +40,13 @@ from minibroker.broker.controller.moves import (
 )
 from minibroker.broker.controller.pushes import Push
 from minibroker.broker.controller.state import State
+from minibroker.broker.controller.tails import Tails, tails_of
 from minibroker.broker.turns import Turns, at_once, take_turns
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import ControlledShutdownRequest
 from minibroker.protocol.messages.leaders import (
+    UNCLEAN,
     ElectLeadersRequest,
     ElectLeadersResponse,
     HandOverRequest,
@@ -169,8 +174,11 @@ class Handovers:
 
     async def _serve(self, job: Job[Any]) -> None:
         match job.request:
-            case ElectLeadersRequest(partitions=names):
-                answer = await self._elect(names)
+            case ElectLeadersRequest(partitions=names) as request:
+                if request.election_type == UNCLEAN:
+                    answer = await self._elect_uncleanly(names or (), request.leader)
+                else:
+                    answer = await self._elect(names)
                 self._requests.popleft()
                 self._elector.answer(job, answer)
             case ControlledShutdownRequest(broker_id=node):
@@ -190,6 +198,25 @@ class Handovers:
             for move in moves
         ]
         return ElectLeadersResponse(partitions=(*results, *others))
+
+    async def _elect_uncleanly(
+        self, names: Sequence[TopicPartition], wanted: int
+    ) -> ElectLeadersResponse:
+        """Compare the logs of the replicas that may lead, once their brokers know that none does,
+        and elect one of each partition."""
+        await self._elector.until_pushed()
+        state = self._elector.state
+        tails: dict[int, Tails] = {}
+        for node in unclean_candidates(state, names, wanted):
+            if node in self._channels:
+                with trio.move_on_after(HANDOVER_S_MAX):
+                    tails[node] = await tails_of(self._channels[node], state.topics)
+        decision = Job[Any](UncleanElection(names, tails, wanted))
+        self._elector.queue(decision)
+        results: Sequence[PartitionElected] = await decision.wait()
+        if not all(one.error for one in results):
+            await self._elector.until_pushed()
+        return ElectLeadersResponse(partitions=tuple(results))
 
     async def _move(self, moves: Sequence[Move]) -> set[TopicPartition]:
         """Have each leader hand over and elect the targets; return the partitions moved."""

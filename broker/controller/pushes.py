@@ -471,6 +471,7 @@ class _States:
             isr=record.isr,
             replicas=record.replicas,
             original=record.original if record.reassignment is not None else (),
+            unclean_epoch=record.unclean_epoch,
         )
 
     def removal(self, name: TopicPartition, node_id: int) -> StoppedPartition | None:

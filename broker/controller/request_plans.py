@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import brokers, elections, reassignments, topics
+from minibroker.broker.controller.elections import UncleanElection
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.state import State
 from minibroker.broker.turns import Turns
@@ -32,6 +33,7 @@ Planned: TypeAlias = (
     | UnregisterBrokerRequest
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
+    | UncleanElection
 )
 
 
@@ -61,4 +63,6 @@ def plan_of(
             planning = reassignments.plan_alter(state, config, request, reassigned)
         case ListPartitionReassignmentsRequest():
             planning = reassignments.list_ongoing(state, request, reassigned)
+        case UncleanElection():
+            planning = elections.plan_unclean(state, request)
     return (yield from planning)

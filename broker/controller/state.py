@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minibroker.protocol.constants import NO_NODE
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 
@@ -41,6 +41,7 @@ class PartitionRecord:
     any, no broker leads. During a reassignment `replicas` has the target replicas first, then those
     that leave; while the reassignment waits for its turn, it is the original assignment. `former`
     are brokers that a reassignment removed and that may still have the files of their replica.
+    `unclean_epoch` is the leader epoch of the last unclean election; -1 without one.
     """
 
     number: int
@@ -52,6 +53,7 @@ class PartitionRecord:
     unsafe: tuple[int, ...] = ()
     reassignment: Reassignment | None = None
     former: tuple[int, ...] = ()
+    unclean_epoch: int = NO_EPOCH
 
     def __post_init__(self) -> None:
         assert self.isr, "an ISR never becomes empty"

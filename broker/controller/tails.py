@@ -13,7 +13,7 @@ import trio
 
 from minibroker.broker.controller.channels import Channel
 from minibroker.broker.controller.elections import LogTail
-from minibroker.broker.controller.state import State
+from minibroker.broker.controller.state import State, TopicRecord
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition
 
@@ -61,7 +61,7 @@ class TailComparison:
             nodes = sorted({node for candidates in waiting.values() for node in candidates})
             await self._recoverer.until_pushed(nodes)
             tails = {
-                node: await self._tails_of(self._channels[node])
+                node: await tails_of(self._channels[node], self._recoverer.state.topics)
                 for node in nodes
                 if node in self._channels
             }
@@ -69,18 +69,18 @@ class TailComparison:
             if self._recoverer.waiting_for_tails():
                 await trio.sleep(AGAIN_S)
 
-    async def _tails_of(self, channel: Channel) -> Tails:
-        """Ask a broker for its log ends; none if it does not answer in this registration."""
-        try:
-            response = await channel.describe()
-        except (OSError, BrokerError) as error:
-            log.info("Broker %d cannot be asked: %s", channel.pushes.broker.node_id, error)
-            return {}
-        if response.broker_epoch != channel.pushes.broker.epoch:
-            return {}
-        topics = self._recoverer.state.topics
-        return {
-            TopicPartition(one.topic, one.partition): LogTail(one.last_epoch, one.log_end)
-            for one in response.replicas
-            if one.topic in topics and topics[one.topic].id == one.topic_id
-        }
+
+async def tails_of(channel: Channel, topics: Mapping[str, TopicRecord]) -> Tails:
+    """Ask a broker for its log ends; none if it does not answer in this registration."""
+    try:
+        response = await channel.describe()
+    except (OSError, BrokerError) as error:
+        log.info("Broker %d cannot be asked: %s", channel.pushes.broker.node_id, error)
+        return {}
+    if response.broker_epoch != channel.pushes.broker.epoch:
+        return {}
+    return {
+        TopicPartition(one.topic, one.partition): LogTail(one.last_epoch, one.log_end)
+        for one in response.replicas
+        if one.topic in topics and topics[one.topic].id == one.topic_id
+    }

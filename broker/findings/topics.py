@@ -78,7 +78,8 @@ def of_partitions(topics: "Iterable[TopicMetadata]", configs: Configs) -> Iterat
         yield Finding(
             Level.PROBLEM,
             f"{counted(len(leaderless), 'partition')} without a leader: {listed(leaderless)}",
-            "start the brokers that are missing",
+            "start the brokers that are missing; if they never come back, `minibroker leader elect"
+            " --unclean` says what giving them up costs",
         )
     if refusing:
         yield Finding(

@@ -448,6 +448,11 @@ class Log:
         except OSError as error:
             raise refusal_of(error) from error
 
+    @property
+    def newest_timestamp(self) -> int:
+        """The largest timestamp of the log in milliseconds; -1 if it has no records."""
+        return max(segment.max_timestamp for segment in self._segments)
+
     def find_max_timestamp(self, end_offset: int) -> Steps[OffsetAtTime | None]:
         """Return the first record with the largest timestamp of the log, if it is below
         `end_offset`; else as `find_time`."""

@@ -12,6 +12,7 @@ from typing import Final
 from minibroker.protocol.constants import (
     DELETED_LEADER,
     INT64_MAX,
+    NO_EPOCH,
     NO_NODE,
 )
 from minibroker.protocol.messages.control import PartitionState
@@ -34,6 +35,7 @@ def _is_sound(state: PartitionState) -> bool:
         len(state.topic_id) == TOPIC_ID_BYTES
         and 0 <= state.leader_epoch < 2**31
         and 0 <= state.partition_epoch <= INT64_MAX
+        and NO_EPOCH <= state.unclean_epoch <= state.leader_epoch
         and 0 < len(set(state.isr)) == len(state.isr)
         and {*state.isr} <= {*state.replicas}
         and {*state.original} <= {*state.replicas}

@@ -96,6 +96,7 @@ def describe(partition: Partition, broker_id: int, now: float) -> ReplicaDescrip
         followers,
         _describe_compaction(partition, now) if log.limits.is_compacted else None,
         partition.last_stable_offset,
+        log.newest_timestamp,
     )
 
 
@@ -127,6 +128,7 @@ def describe_log(log: Log) -> ReplicaDescription:
         log_end=log.log_end,
         durable_end=log.durable_end,
         high_watermark=log.checkpointed_high_watermark,
+        newest_timestamp=log.newest_timestamp,
         reason="it has no role yet",
     )
 

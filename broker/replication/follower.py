@@ -8,8 +8,8 @@ refused requests are values; an exception (an I/O error of this broker's disk) s
   log end, and may fall; the log start follows upwards (A7).
 * A log that diverges is truncated by leader epoch only, never to the high watermark (A11). A
   truncation below the local high watermark would lose committed records. Unless the topic allows
-  unclean election it is refused: the partition fails, keeps its log, and reports the failure until
-  the next role.
+  unclean election, or the log ends in an epoch before an unclean election, it is refused: the
+  partition fails, keeps its log, and reports the failure until the next role.
 * If the leader does not have the offset, the leader's log start and end decide (A12).
 
 Subclasses may reconcile logs by other rules, whose effect the lab shows. They override
@@ -79,6 +79,7 @@ class Follower:
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
         self.isr: tuple[int, ...] = state.isr  # as the controller last said
+        self._unclean_epoch = state.unclean_epoch
         # As the leader sent it, never above the local log end. It may fall: a new leader may not
         # know yet how far its predecessor had committed.
         self.high_watermark = high_watermark
@@ -122,9 +123,11 @@ class Follower:
             return min(ours.offset, log.log_end)
         return min(ours.offset, divergence.offset, log.log_end)
 
-    def may_truncate_below_high_watermark(self, settings: TopicConfig) -> bool:
-        """Whether truncation may lose committed records: only if unclean elections are allowed."""
-        return settings.unclean_leader_election_enable
+    def may_truncate_below_high_watermark(self, log: Log, settings: TopicConfig) -> bool:
+        """Whether truncation may lose committed records: only if unclean elections are allowed, or
+        there has been one since the log's newest epoch."""
+        is_older = log.epochs.newest_epoch < self._unclean_epoch
+        return settings.unclean_leader_election_enable or is_older
 
     # -- answers
 
@@ -218,7 +221,7 @@ class Follower:
         self, log: Log, offset: int, settings: TopicConfig, now_ms: int
     ) -> FollowerOutcome:
         end, high_watermark = log.log_end, self.high_watermark
-        if offset < high_watermark and not self.may_truncate_below_high_watermark(settings):
+        if offset < high_watermark and not self.may_truncate_below_high_watermark(log, settings):
             return self.fail(
                 log, f"a cut to {offset} would lose records committed below {high_watermark}"
             )

@@ -16,11 +16,30 @@ from minibroker.cli.terminal import (
     opened_admin,
     readable,
 )
+from minibroker.cli.topic.unclean import elect_uncleanly
+from minibroker.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from minibroker.client.blocking import Admin
 
 REASONS_MAX = 5  # how many partitions that keep their leader are named
+
+Unclean = Annotated[
+    bool,
+    typer.Option(
+        "--unclean", help="For one partition without a leader: elect a replica that lacks records."
+    ),
+]
+NewLeader = Annotated[
+    int | None,
+    typer.Option(
+        "--leader",
+        metavar="BROKER",
+        min=0,
+        help="With --unclean: elect the replica on this broker.",
+        show_default=False,
+    ),
+]
 
 app = typer.Typer(help="Manage the leaders of partitions.", no_args_is_help=True)
 
@@ -48,6 +67,9 @@ def elect(
             help="Only this partition of the topic; may be repeated.",
         ),
     ] = None,
+    unclean: Unclean = False,
+    leader: NewLeader = None,
+    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="No question.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -55,9 +77,22 @@ def elect(
 
     A leader is replaced once the preferred replica has everything that it acknowledged. Exit code 1
     if a preferred replica is not alive or not in sync; its partition keeps its leader.
+
+    With --unclean one partition that has no leader gets one that is not in sync. The command shows
+    first what each replica has and what is lost with each choice, and asks. Without --leader it
+    takes the replica with which the least is lost.
     """
     if partitions and topic is None:
         raise typer.BadParameter("--partition needs --topic")
+    if leader is not None and not unclean:
+        raise typer.BadParameter("--leader needs --unclean")
+    if unclean:
+        if topic is None or not partitions or len(partitions) != 1:
+            raise typer.BadParameter("--unclean needs --topic and one --partition")
+        with opened_admin(bootstrap, timeout_s) as admin:
+            name = TopicPartition(readable(topic, "the topic's name"), partitions[0])
+            elect_uncleanly(admin, name, leader, is_agreed=is_agreed)
+        return
     with opened_admin(bootstrap, timeout_s) as admin:
         report = admin.elect_leaders(_named(admin, topic, partitions or ()))
     print(f"Elected the preferred leader of {counted(len(report.elected), 'partition')}.")

@@ -6,14 +6,13 @@ bytes aside and leaves the partition offline: a log never becomes shorter withou
 consent. This command gives the consent. It works on the files of a stopped broker.
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minibroker.cli.settings import load_settings
-from minibroker.cli.terminal import USAGE, Failure, note
+from minibroker.cli.terminal import Failure, confirm, note
 from minibroker.cli.topic.reassign import reassign
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def recover(
                 f"{topic}-{number}: its partition.metadata was lost, so nothing says that these"
                 f" records are of the topic {topic} of today; they will count as its records"
             )
-        _confirm(is_agreed)
+        confirm("Accept this?", is_agreed=is_agreed)
         accept_damage(files, directory)
     finally:
         data.release()
@@ -92,12 +91,3 @@ def _print_loss(name: str, kept: "list[Kept]", log_start: int) -> None:
         note(f"{name}: the records from offset {first} {end} are lost; the log goes on at {first}")
     for one in kept:
         note(f"{one.size} bytes were kept in {one.path}")
-
-
-def _confirm(is_agreed: bool) -> None:
-    if is_agreed:
-        return
-    if not sys.stdin.isatty():
-        raise Failure("nothing was done: --yes says that you accept this", USAGE)
-    if not typer.confirm("Accept this?", err=True):
-        raise Failure("nothing was done")

@@ -47,7 +47,9 @@ class PartitionState:
 
     States are ordered by (leader epoch, partition epoch): an election raises both, a change of the
     in-sync set or of the assignment the partition epoch alone. `original` is the assignment before
-    the reassignment under way; empty if there is none.
+    the reassignment under way; empty if there is none. `unclean_epoch` is the leader epoch of the
+    last unclean election, -1 without one: a log that ends in an earlier epoch may be truncated
+    below its high watermark.
     """
 
     topic: str
@@ -59,6 +61,7 @@ class PartitionState:
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     original: tuple[int, ...] = ()
+    unclean_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

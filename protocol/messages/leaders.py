@@ -1,6 +1,7 @@
 """Moving the leadership of partitions while both brokers live.
 
-ELECT_LEADERS goes to the controller, which elects the preferred replica of each partition.
+ELECT_LEADERS goes to the controller, which elects the preferred replica of each partition, or any
+replica of a partition that has no leader.
 
 HAND_OVER goes from the controller to a leader, before another replica is elected in its place. The
 leader stops acknowledging records that only it has: it refuses acks 0 and 1 and still accepts
@@ -10,25 +11,32 @@ repeats the request until then, and elects the target; repeating an order does n
 
 from dataclasses import dataclass
 
+from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages import Request
 from minibroker.protocol.types import TopicPartition
 
-PREFERRED = 0  # an election type
+PREFERRED = 0  # election types
+UNCLEAN = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest(Request["ElectLeadersResponse"]):
-    """Elects the preferred leaders of these partitions; None: of all. `election_type` is 0, for a
-    preferred leader; a request for an unclean election (1) is refused."""
+    """Elects leaders of these partitions. None, for preferred leaders only, means all partitions.
+
+    `election_type` 0 elects the preferred leader. 1 is an unclean election: of a partition without
+    a leader it elects the live replica `leader`, or, with -1, the one with the longest log of those
+    that answer the controller. What the replica does not have is lost, even if it was committed.
+    """
 
     partitions: tuple[TopicPartition, ...] | None = None
     timeout_ms: int = 30_000
     election_type: int = PREFERRED
+    leader: int = NO_NODE
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionElected:
-    """The result for one partition; without an error its preferred replica was elected."""
+    """The result for one partition; without an error a leader was elected as requested."""
 
     topic: str
     partition: int

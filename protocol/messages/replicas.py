@@ -54,7 +54,8 @@ class ReplicaDescription:
     `last_epoch` is the newest entry of its leader epochs. `isr` is the confirmed one on a leader,
     and empty on other replicas, and so are the `followers`. `durable_end` is the offset up to which
     the log was synced. `compaction` is nil unless the topic is compacted. `last_stable_offset` is
-    the one below which all transactions are decided, -1 if it is not known.
+    the one below which all transactions are decided, -1 if it is not known. `newest_timestamp` is
+    the largest of its records in milliseconds since 1970; -1: it has none.
     """
 
     topic: str
@@ -74,6 +75,7 @@ class ReplicaDescription:
     followers: tuple[FollowerDescription, ...] = ()
     compaction: CompactionDescription | None = None
     last_stable_offset: int = NO_OFFSET
+    newest_timestamp: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class HighWatermarkFollower(Follower):
         """Without it the leader does not compare epochs."""
         return NO_EPOCH
 
-    def may_truncate_below_high_watermark(self, settings: TopicConfig) -> bool:
+    def may_truncate_below_high_watermark(self, log: Log, settings: TopicConfig) -> bool:
         """Nothing holds it back."""
         return True
 

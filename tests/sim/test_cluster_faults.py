@@ -9,13 +9,14 @@ import logging
 import pytest
 import trio
 
-from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ApiKey, ErrorCode
+from minibroker.client import Admin
+from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.messages.control import LeaderAndIsrRequest, PartitionState
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.records.record import encode_batch
 from minibroker.testing.disk import Tail
-from tests.sim.trial import LAG_S, SESSION_S, open_trial, play
+from tests.sim.trial import LAG_S, NAME, SESSION_S, open_trial, play
 
 HOUR_MS = 3_600_000
 
@@ -225,6 +226,39 @@ def test_who_was_not_in_sync_leads_only_where_that_is_allowed(
     play(scenario)
     assert ("unclean election of broker" in caplog.text) == is_unclean
     assert ("cut from 10 to 5, where the log of broker" in caplog.text) == is_unclean
+
+
+def test_an_operator_elects_who_was_not_in_sync(caplog: pytest.LogCaptureFixture):
+    """Both in-sync replicas go. A request elects the third one, though the topic does not allow
+    it; what only those two had is cut when they return, below the high watermark that one of them
+    knows, all replicas being equal again."""
+
+    async def scenario() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(5)
+            in_sync, behind = [trial.leader, trial.followers[0]], trial.followers[1]
+            behind.pause()
+            await trial.until(lambda agreed: behind.node_id not in agreed.isr)
+            await trial.send(5)
+            await in_sync[0].kill()
+            await trial.until(lambda agreed: agreed.isr == (in_sync[1].node_id,))
+            await in_sync[1].stop()  # its high watermark is on the disk
+            behind.resume()
+            await trial.until(lambda agreed: agreed.leader == NO_NODE)
+            async with Admin(behind.address, seams=trial.world.seams("operator")) as admin:
+                report = await admin.elect_leaders([NAME], is_unclean=True)
+            assert report.elected == (NAME,)
+            assert (await trial.agreed()).leader == behind.node_id
+            for broker in in_sync:
+                await broker.start()
+            trial.forget_from(5)
+            await trial.send(5)
+            await trial.settle()
+            assert len(trial.acked) == 10
+
+    play(scenario)
+    assert "unclean election of broker" in caplog.text
+    assert "cut from 10 to 5, where the log of broker" in caplog.text
 
 
 # -- wires, the store, clocks

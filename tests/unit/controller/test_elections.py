@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from minibroker.broker.controller.elections import (
     LogTail,
+    UncleanElection,
     plan_shutdown,
+    plan_unclean,
     recover,
     review,
+    unclean_candidates,
     waiting_for_tails,
 )
+from minibroker.broker.controller.state import Reassignment
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import ControlledShutdownRequest
@@ -23,6 +27,7 @@ from tests.unit.controller.electing import (
     NAME,
     UNCLEAN,
     broker,
+    heard,
     outcome,
     partition,
     returned,
@@ -401,3 +406,76 @@ def test_elections_in_general(isr, is_led, lives):
         not is_same_term or record.isr != old.isr
     )
     assert without_pause(review(plan.state, plan.state.brokers, CONFIG)).writes == ()
+
+
+# -- unclean elections by request
+
+GONE = partition(leader=NO_NODE, isr=(1,))
+AHEAD = {2: (5, 70), 3: (5, 90)}
+
+
+@pytest.mark.parametrize(
+    ("before", "tails", "wanted", "leader"),
+    [
+        (GONE, AHEAD, -1, 3),
+        (GONE, AHEAD, 2, 2),
+        (GONE, {2: (6, 70), 3: (5, 90)}, -1, 2),
+        (GONE, {2: (5, 90), 3: (5, 90)}, -1, 2),
+        (GONE, {3: (5, 0)}, -1, 3),
+        (partition(leader=NO_NODE, isr=(1, 3), unsafe=(3,)), AHEAD, -1, 3),
+    ],
+)
+def test_by_request_the_longest_log_leads_or_the_named_one(before, tails, wanted, leader):
+    """Alone, in the next epoch, which says from where on logs may be cut below what they committed;
+    the topic does not allow it."""
+    state = state_of(before, live=(2, 3))
+    plan = without_pause(plan_unclean(state, UncleanElection([NAME, NAME], heard(tails), wanted)))
+    assert [one.error for one in plan.answer] == [0]
+    record = plan.state.partition(NAME)
+    assert (*outcome(record), record.unclean_epoch) == (leader, (leader,), 1, 1, 6)
+    assert reviewed(plan.state, *map(broker, (2, 3)))[0] is record
+    assert "unclean election of broker" in plan.reports[0].text
+
+
+@pytest.mark.parametrize(
+    ("before", "tails", "wanted", "code", "reason"),
+    [
+        (partition(), AHEAD, -1, ErrorCode.ELECTION_NOT_NEEDED, "broker 1 leads"),
+        (partition(), AHEAD, 3, ErrorCode.ELECTION_NOT_NEEDED, "broker 1 leads"),
+        (GONE, {}, -1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "none of its replicas can lead"),
+        (GONE, AHEAD, 1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "broker 1 cannot lead"),
+        (GONE, AHEAD, 9, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "broker 9 has no replica"),
+        (GONE, {2: (-1, -1)}, -1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "an undamaged log"),
+    ],
+)
+def test_a_request_that_cannot_be_carried_out_changes_nothing(before, tails, wanted, code, reason):
+    """The answer says why."""
+    state = state_of(before, live=(2, 3))
+    plan = without_pause(plan_unclean(state, UncleanElection([NAME], heard(tails), wanted)))
+    [result] = plan.answer
+    assert (result.error, plan.writes, plan.state.topics) == (code, (), state.topics)
+    assert reason in result.error_message
+    [unknown] = without_pause(
+        plan_unclean(state, UncleanElection([TopicPartition("u", 0)], {}))
+    ).answer
+    assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_damaged_log_and_one_that_never_was_in_sync_do_not_lead_by_request():
+    """Broker 2 is damaged, and a reassignment adds 3."""
+    adding = replace(GONE, reassignment=Reassignment((1, 2), (1, 2, 3)))
+    state = state_of(adding, live=(2, 3))
+    damaged = replace(state, brokers={**state.brokers, 2: broker(2, damaged=frozenset([NAME]))})
+    [result] = without_pause(plan_unclean(damaged, UncleanElection([NAME], heard(AHEAD)))).answer
+    assert result.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    [result] = without_pause(plan_unclean(state, UncleanElection([NAME], heard(AHEAD)))).answer
+    assert result.error == 0
+
+
+def test_who_is_asked_for_its_log_end():
+    """Whoever may lead and is heard; a named broker though it is fenced."""
+    state = replace(state_of(GONE, live=(2, 3)), fenced=frozenset([3]))
+    assert unclean_candidates(state, [NAME], NO_NODE) == (2,)
+    assert unclean_candidates(state, [NAME], 3) == (3,)
+    assert unclean_candidates(state, [TopicPartition("u", 0)], NO_NODE) == ()
+    assert unclean_candidates(state_of(partition()), [NAME], NO_NODE) == ()

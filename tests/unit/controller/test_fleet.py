@@ -1,5 +1,6 @@
 """Several brokers on one store, on virtual time: elections, returns, pushes, deletions."""
 
+import pytest
 import trio
 
 from minibroker.broker.controller import entries
@@ -19,6 +20,7 @@ from minibroker.protocol.messages.control import (
     LeaderAndIsrResponse,
     UpdateMetadataRequest,
 )
+from minibroker.protocol.messages.leaders import UNCLEAN, ElectLeadersRequest
 from minibroker.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -195,6 +197,32 @@ async def test_unclean_election_may_be_allowed_later(autojump_clock):
         await fleet.settled()
         record = await fleet.record()
         assert (record.leader, record.isr, record.leader_epoch) == (second, (second,), 2)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_an_operator_elects_uncleanly(is_named, autojump_clock):
+    """The replica with the longest log leads, or the named one; all brokers know, and that logs of
+    earlier epochs may be cut; the answer to a second request is that it is not needed."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=1, replicas=3)
+        first, second, third = (await fleet.record()).replicas
+        fleet[second].tails[T0], fleet[third].tails[T0] = (0, 7), (0, 9)
+        await fleet.alter_isr(first, first)
+        await fleet[first].kill()
+        await fleet.settled()
+        leader = second if is_named else third
+        wanted = second if is_named else NO_NODE
+        assert (await fleet.record()).leader == NO_NODE
+        request = ElectLeadersRequest((T0,), election_type=UNCLEAN, leader=wanted)
+        answer = await fleet.controller.node.submit(request).wait()
+        assert [one.error for one in answer.partitions] == [0]
+        record = await fleet.record()
+        assert (record.leader, record.isr) == (leader, (leader,))
+        assert record.unclean_epoch == record.leader_epoch
+        for one in fleet.running:
+            assert one.replicas.roles[T0].unclean_epoch == record.leader_epoch
+        again = await fleet.controller.node.submit(request).wait()
+        assert [one.error for one in again.partitions] == [ErrorCode.ELECTION_NOT_NEEDED]
 
 
 async def test_a_leader_changes_its_isr_through_another_broker(autojump_clock):

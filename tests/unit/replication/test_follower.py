@@ -1,6 +1,7 @@
 """How one answer of a leader changes a follower's log (A7, A11 to A13, rows FOL-01 to FOL-15)."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -186,6 +187,18 @@ def test_unclean_election_allows_a_cut_below_the_high_watermark():
     role = following(bench, high_watermark=4)
     assert diverge(bench, role, 0, 3, UNCLEAN).next is Next.FETCH
     assert (bench.log.log_end, role.high_watermark, role.failure) == (3, 3, "")
+
+
+@pytest.mark.parametrize(("unclean_epoch", "is_cut"), [(-1, False), (1, False), (2, True)])
+def test_a_log_from_before_an_unclean_election_may_be_cut(unclean_epoch, is_cut):
+    """By command a leader was elected that lacks committed records; the topic allows nothing. A log
+    that has records of that leader, or of a later one, has lost nothing by it."""
+    bench = written((0, 3), (1, 2))
+    state = PartitionState("t", b"i" * 16, 0, 1, EPOCH, 9, (1, 2), (1, 2))
+    role = Follower(replace(state, unclean_epoch=unclean_epoch), 4)
+    assert diverge(bench, role, 1, 4, UNCLEAN).next is Next.FETCH
+    assert diverge(bench, role, 0, 2).next is (Next.FETCH if is_cut else Next.STOP)
+    assert bench.log.log_end == (2 if is_cut else 4)
 
 
 @pytest.mark.parametrize(("epoch", "end"), [(0, -1), (-1, 3), (-2, 3), (0, -5)])

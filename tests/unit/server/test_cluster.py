@@ -1,6 +1,7 @@
 """DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS and refused elections, through their handlers."""
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -90,8 +91,17 @@ def test_operations_of_topics_are_told() -> None:
     assert [topic.authorized_operations for topic in answer.topics] == [OPERATIONS, -(2**31)]
 
 
-def test_an_unclean_election_by_request_is_refused() -> None:
-    """It would lose committed records."""
-    refused = leaders.elect(Node().services, ElectLeadersRequest(election_type=1), 0.0)
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (ElectLeadersRequest(election_type=1), "must name its partitions"),
+        (ElectLeadersRequest((), election_type=7), "election type 7"),
+        (ElectLeadersRequest((TopicPartition("t", 0),), leader=2), "only an unclean election"),
+    ],
+)
+def test_a_bad_request_for_an_election_is_refused(request_: Any, reason: str) -> None:
+    """Of all partitions at once nobody can say what would be lost."""
+    refused = leaders.elect(Node().services, request_, 0.0)
     assert isinstance(refused, ElectLeadersResponse)
     assert refused.error == ErrorCode.INVALID_REQUEST
+    assert reason in str(refused.error_message)

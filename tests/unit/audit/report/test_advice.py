@@ -101,7 +101,7 @@ def test_a_bad_copy_alone_in_the_isr_must_not_lead() -> None:
     told = advised(bad(3, "unseen"), partition=picture(isr=(3,)))
     assert commands(told)[1:] == [
         "mv /data/3/t-0 ELSEWHERE",
-        "minibroker topic alter TOPIC --config unclean.leader.election.enable=true",
+        "minibroker leader elect --unclean --topic TOPIC --partition N",
     ]
     assert len(commands(advised(bad(3, "unseen")))) == 2
 
