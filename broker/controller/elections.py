@@ -70,11 +70,19 @@ class LogTail(NamedTuple):
 
 class UncleanElection(NamedTuple):
     """An unclean election of these partitions that was requested: of the replica `wanted`, or, with
-    -1, of the one with the longest log. `tails` has the log ends of the brokers that answered."""
+    -1, of the one with the longest log. `tails` has the log ends of the brokers that answered, and
+    `asked` is the state in which they were asked: a log may change with its leader or its broker's
+    registration."""
 
     names: Iterable[TopicPartition]
     tails: Mapping[int, Mapping[TopicPartition, LogTail]]
+    asked: State
     wanted: int = NO_NODE
+
+    def is_known(self, node: int, name: TopicPartition, state: State) -> bool:
+        """Whether a broker's log is known to end where it did when the broker was asked."""
+        is_same = self.asked.brokers.get(node) == state.brokers[node]
+        return is_same and self.tails.get(node, {}).get(name, LogTail()).log_end >= 0
 
 
 class _Decision(NamedTuple):
@@ -268,19 +276,21 @@ def _unclean_leader(
     state: State, name: TopicPartition, election: UncleanElection
 ) -> tuple[int, PartitionElected | None]:
     """Return the replica to elect, or the result that says why there is none."""
-    record, tails, wanted = state.partition(name), election.tails, election.wanted
+    record, asked, wanted = state.partition(name), election.asked.partition(name), election.wanted
     code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     what = ""
     if record is None:
         code, what = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}"
     elif record.leader != NO_NODE:
         code, what = ErrorCode.ELECTION_NOT_NEEDED, f"broker {record.leader} leads"
+    elif asked is None or asked.leader_epoch != record.leader_epoch:
+        what = "it had another leader while its logs were compared: look at them again"
     elif wanted not in {NO_NODE, *record.replicas}:
         what = f"broker {wanted} has no replica of it; its replicas: {_listed(record.replicas)}"
     if record is None or what:
         return NO_NODE, PartitionElected(*name, code, what)
     copies = _copies(name, record, state.brokers)
-    known = [node for node in copies if tails.get(node, {}).get(name, LogTail()).log_end >= 0]
+    known = [node for node in copies if election.is_known(node, name, state)]
     if wanted != NO_NODE:
         known = [node for node in known if node == wanted]
     if not known:
@@ -292,7 +302,7 @@ def _unclean_leader(
         )
         return NO_NODE, PartitionElected(*name, code, what)
     # Of equal tails the first one in order of preference.
-    return max(known, key=lambda node: tails[node][name]), None
+    return max(known, key=lambda node: election.tails[node][name]), None
 
 
 def _decide(

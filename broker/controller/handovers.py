@@ -211,7 +211,7 @@ class Handovers:
             if node in self._channels:
                 with trio.move_on_after(HANDOVER_S_MAX):
                     tails[node] = await tails_of(self._channels[node], state.topics)
-        decision = Job[Any](UncleanElection(names, tails, wanted))
+        decision = Job[Any](UncleanElection(names, tails, state, wanted))
         self._elector.queue(decision)
         results: Sequence[PartitionElected] = await decision.wait()
         if not all(one.error for one in results):

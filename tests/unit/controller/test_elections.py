@@ -429,7 +429,9 @@ def test_by_request_the_longest_log_leads_or_the_named_one(before, tails, wanted
     """Alone, in the next epoch, which says from where on logs may be cut below what they committed;
     the topic does not allow it."""
     state = state_of(before, live=(2, 3))
-    plan = without_pause(plan_unclean(state, UncleanElection([NAME, NAME], heard(tails), wanted)))
+    plan = without_pause(
+        plan_unclean(state, UncleanElection([NAME, NAME], heard(tails), state, wanted))
+    )
     assert [one.error for one in plan.answer] == [0]
     record = plan.state.partition(NAME)
     assert (*outcome(record), record.unclean_epoch) == (leader, (leader,), 1, 1, 6)
@@ -451,12 +453,12 @@ def test_by_request_the_longest_log_leads_or_the_named_one(before, tails, wanted
 def test_a_request_that_cannot_be_carried_out_changes_nothing(before, tails, wanted, code, reason):
     """The answer says why."""
     state = state_of(before, live=(2, 3))
-    plan = without_pause(plan_unclean(state, UncleanElection([NAME], heard(tails), wanted)))
+    plan = without_pause(plan_unclean(state, UncleanElection([NAME], heard(tails), state, wanted)))
     [result] = plan.answer
     assert (result.error, plan.writes, plan.state.topics) == (code, (), state.topics)
     assert reason in result.error_message
     [unknown] = without_pause(
-        plan_unclean(state, UncleanElection([TopicPartition("u", 0)], {}))
+        plan_unclean(state, UncleanElection([TopicPartition("u", 0)], {}, state))
     ).answer
     assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -466,10 +468,26 @@ def test_a_damaged_log_and_one_that_never_was_in_sync_do_not_lead_by_request():
     adding = replace(GONE, reassignment=Reassignment((1, 2), (1, 2, 3)))
     state = state_of(adding, live=(2, 3))
     damaged = replace(state, brokers={**state.brokers, 2: broker(2, damaged=frozenset([NAME]))})
-    [result] = without_pause(plan_unclean(damaged, UncleanElection([NAME], heard(AHEAD)))).answer
+    [result] = without_pause(
+        plan_unclean(damaged, UncleanElection([NAME], heard(AHEAD), damaged))
+    ).answer
     assert result.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    [result] = without_pause(plan_unclean(state, UncleanElection([NAME], heard(AHEAD)))).answer
+    [result] = without_pause(
+        plan_unclean(state, UncleanElection([NAME], heard(AHEAD), state))
+    ).answer
     assert result.error == 0
+
+
+def test_logs_that_may_have_changed_meanwhile_are_not_compared():
+    """Of a broker that registered again, and of a partition that had a leader in between."""
+    asked = state_of(GONE, live=(2, 3))
+    again = replace(asked, brokers={**asked.brokers, 3: broker(3, epoch=99)})
+    for state, leader in ((asked, 3), (again, 2)):
+        plan = without_pause(plan_unclean(state, UncleanElection([NAME], heard(AHEAD), asked)))
+        assert (plan.answer[0].error, plan.state.partition(NAME).leader) == (0, leader)
+    led = state_of(replace(GONE, leader_epoch=GONE.leader_epoch + 2), live=(2, 3))
+    [result] = without_pause(plan_unclean(led, UncleanElection([NAME], heard(AHEAD), asked))).answer
+    assert result.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 def test_who_is_asked_for_its_log_end():
