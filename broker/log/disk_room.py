@@ -23,6 +23,7 @@ This object does no I/O. `observe` gets the sizes every few seconds, and in betw
 counted.
 """
 
+import math
 from typing import Final, NamedTuple
 
 from minibroker.broker.errors import Refused
@@ -56,6 +57,8 @@ class DiskRoom:
         "_free_kept",
         "_log_bytes",
         "_was_short",
+        "_writable",
+        "_written",
         "log_bytes_max",
     )
 
@@ -63,8 +66,10 @@ class DiskRoom:
         self.log_bytes_max = log_bytes_max
         self._free_bytes_min = free_bytes_min
         self._free_kept = 0  # the limit that is in force
-        self._free_bytes = NOT_KNOWN
+        self._free_bytes = NOT_KNOWN  # as observed, like the bytes of the logs
         self._log_bytes = 0
+        self._written = 0  # since then
+        self._writable = math.inf  # how much of it is no shortage
         self._was_short = False
 
     @property
@@ -80,8 +85,13 @@ class DiskRoom:
         self._free_kept = max(0, self._free_bytes_min)
         if self._free_bytes_min == BY_SIZE:
             self._free_kept = max(0, min(FREE_BYTES_KEPT, total_bytes // FREE_SHARE_KEPT))
-        self._free_bytes = free_bytes
-        self._log_bytes = log_bytes
+        self._free_bytes, self._log_bytes, self._written = free_bytes, log_bytes, 0
+        free, logs = math.inf, math.inf
+        if free_bytes >= 0 and self._free_kept:
+            free = free_bytes - self._free_kept + 1  # what is kept may be all that is free
+        if self.needs_log_bytes:
+            logs = self.log_bytes_max - log_bytes
+        self._writable = min(free, logs)
         shortage = self._shortage()
         if bool(shortage) == self._was_short:
             return ""
@@ -90,42 +100,46 @@ class DiskRoom:
 
     def on_written(self, size: int) -> None:
         """Count the bytes of an append until the next `observe`."""
-        self._log_bytes += size
-        if self._free_bytes > 0:
-            self._free_bytes = max(0, self._free_bytes - size)
+        self._written += size
 
     def check_records(self) -> None:
         """Raise Refused if a leader must not append a producer's records now."""
-        if shortage := self._shortage():
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, shortage)
+        if self._written >= self._writable:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, self._shortage())
 
     def check_copies(self) -> None:
         """Raise Refused if a follower must not append a producer's records now."""
-        if 0 <= self._free_bytes < self._free_kept // 2:
+        if self._free_bytes >= 0 and self._free < self._free_kept // 2:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, self._too_little_free())
 
+    @property
+    def _free(self) -> int:
+        """The free bytes, if they are known."""
+        return max(0, self._free_bytes - self._written)
+
     def _shortage(self) -> str:
-        if 0 <= self._free_bytes < self._free_kept:
+        """Return why records are refused; "" if they are not."""
+        if self._written < self._writable:
+            return ""
+        if self._free_bytes >= 0 and self._free < self._free_kept:
             return self._too_little_free()
-        if 0 <= self.log_bytes_max <= self._log_bytes:
-            return (
-                f"the logs have {self._log_bytes} bytes, and log.dirs.max.bytes is"
-                f" {self.log_bytes_max}: delete records or topics, or raise it"
-            )
-        return ""
+        return (
+            f"the logs have {self._log_bytes + self._written} bytes, and log.dirs.max.bytes is"
+            f" {self.log_bytes_max}: delete records or topics, or raise it"
+        )
 
     def _too_little_free(self) -> str:
         return (
-            f"{self._free_bytes} bytes are free on the disk, and log.dirs.min.free.bytes keeps"
+            f"{self._free} bytes are free on the disk, and log.dirs.min.free.bytes keeps"
             f" {self._free_kept}: delete records or topics, or give it room"
         )
 
     def statistics(self) -> RoomStatistics:
         """Return the limits and what is used of them now."""
         return RoomStatistics(
-            self._free_bytes,
+            self._free if self._free_bytes >= 0 else NOT_KNOWN,
             self._free_kept if self._free_bytes >= 0 else NOT_KNOWN,
-            self._log_bytes if self.needs_log_bytes else NOT_KNOWN,
+            self._log_bytes + self._written if self.needs_log_bytes else NOT_KNOWN,
             self.log_bytes_max,
             bool(self._shortage()),
         )

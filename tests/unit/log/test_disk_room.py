@@ -70,6 +70,7 @@ def test_the_limit_suits_the_disk_by_default() -> None:
     assert room.statistics().free_bytes_min == GIB // 20
     room = DiskRoom(0)
     room.observe(0, GIB)
+    room.on_written(5)
     assert refused(room) == (False, False)
 
 
