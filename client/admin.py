@@ -68,6 +68,7 @@ from minibroker.protocol.messages.configs import (
     TopicConfigChanges,
 )
 from minibroker.protocol.messages.leaders import PREFERRED, UNCLEAN, ElectLeadersRequest
+from minibroker.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -96,8 +97,8 @@ from minibroker.protocol.messages.topics import (
 from minibroker.protocol.messages.topics import NewTopic as NewTopicMessage
 from minibroker.protocol.types import TopicPartition
 
-# How long a broker has to describe its replicas, the controller to describe the cluster, and how
-# often the metadata are looked at until they have caught up with the controller.
+# How long a broker has to describe its replicas or logs, the controller to describe the cluster,
+# and how often the metadata are looked at until they have caught up with the controller.
 REPLICAS_TIMEOUT_S: Final = 3.0
 CONTROLLER_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 0.05
@@ -141,6 +142,16 @@ class ReplicasReport(NamedTuple):
     """
 
     answers: dict[int, DescribeReplicasResponse]
+    silent: dict[int, str]
+
+
+class LogDirsReport(NamedTuple):
+    """What each live broker reports about its data directory and the logs there, by node id.
+
+    `silent` has the live brokers that did not answer, each with the reason.
+    """
+
+    answers: dict[int, DescribeLogDirsResponse]
     silent: dict[int, str]
 
 
@@ -363,26 +374,48 @@ class Admin:
                 for node_id in partition.replicas:
                     if node_id not in alive:
                         report.silent[node_id] = "not alive"
-        await self._open_cluster().refreshed()
-        async with trio.open_nursery() as nursery:
-            for node_id in sorted(alive):
-                nursery.start_soon(self._describe_node, node_id, names, report)
+        request = DescribeReplicasRequest(names)
+        await self._ask_each(alive, ApiKey.DESCRIBE_REPLICAS, request, *report)
         return report
 
-    async def _describe_node(
-        self, node_id: int, topics: tuple[str, ...] | None, report: ReplicasReport
+    async def describe_log_dirs(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> LogDirsReport:
+        """Return the bytes of the logs of these partitions, or of all, on each live broker, and the
+        space of its disk. A broker leaves out the partitions of which it has no log."""
+        names = None if partitions is None else tuple(TopicPartition(*one) for one in partitions)
+        alive = {broker.node_id for broker in (await self._metadata(())).brokers}
+        report = LogDirsReport({}, {})
+        request = DescribeLogDirsRequest(names)
+        await self._ask_each(alive, ApiKey.DESCRIBE_LOG_DIRS, request, *report)
+        return report
+
+    async def _ask_each(
+        self,
+        nodes: Collection[int],
+        api_key: ApiKey,
+        request: Request[Response],
+        answers: dict[int, Response],
+        silent: dict[int, str],
     ) -> None:
-        report.silent[node_id] = f"no answer within {REPLICAS_TIMEOUT_S:g} s"
-        with trio.move_on_after(REPLICAS_TIMEOUT_S):
-            try:
-                channel = await self._open_cluster().channel(node_id)
-                request = DescribeReplicasRequest(topics)
-                answer = await channel.call(ApiKey.DESCRIBE_REPLICAS, request)
-            except (OSError, BrokerError) as error:
-                report.silent[node_id] = str(error)
-            else:
-                report.answers[node_id] = answer
-                del report.silent[node_id]
+        """Ask these brokers at the same time; add what each answers, or why it does not."""
+
+        async def ask(node_id: int) -> None:
+            silent[node_id] = f"no answer within {REPLICAS_TIMEOUT_S:g} s"
+            with trio.move_on_after(REPLICAS_TIMEOUT_S):
+                try:
+                    channel = await self._open_cluster().channel(node_id)
+                    answer = await channel.call(api_key, request)
+                except (OSError, BrokerError) as error:
+                    silent[node_id] = str(error)
+                else:
+                    answers[node_id] = answer
+                    del silent[node_id]
+
+        await self._open_cluster().refreshed()
+        async with trio.open_nursery() as nursery:
+            for node_id in sorted(nodes):
+                nursery.start_soon(ask, node_id)
 
     # -- brokers and leaders
 

@@ -44,8 +44,10 @@ from minibroker.broker.log.loading import Loaded, load, rebuild_producers
 from minibroker.broker.log.log_segments import (
     DeletedSegments,
     Extent,
+    OldestSegment,
     expired_segments,
     must_roll,
+    oldest_segment,
 )
 from minibroker.broker.log.outcomes import (
     DESCRIPTORS_AT_ONCE,
@@ -662,6 +664,11 @@ class Log:
         """Accept the loss of records that `damage` reports; the bytes kept aside stay."""
         accept_damage(self._files, self.directory)
         self.damage = None
+
+    def oldest_segment(self, now_ms: int) -> OldestSegment:
+        """Return the segment that retention deletes next, and when."""
+        extent = Extent(self.log_start, self.log_end, self.log_end)
+        return oldest_segment(self._segments, self._limits, extent, now_ms)
 
     def statistics(self) -> LogStatistics:
         """Return the statistics of the log now."""

@@ -30,7 +30,7 @@ from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
 from minibroker.broker.log.transaction_index import AbortedEntry
 from minibroker.broker.turns import Steps
-from minibroker.protocol.constants import NO_TIMESTAMP
+from minibroker.protocol.constants import INT64_MAX, NO_TIMESTAMP
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader
 
@@ -258,12 +258,58 @@ def _age_beyond(segment: Segment, limits: LogLimits, now_ms: int) -> str:
     """Say why a segment is too old to be kept; "" if it is not. Raises OSError."""
     if limits.retention_ms < 0:
         return ""
-    newest, by_what = segment.max_timestamp, ""
-    if not is_believable(newest, limits, now_ms):
-        what = "it has no timestamps" if newest == NO_TIMESTAMP else "that timestamp is wrong"
-        newest, by_what = segment.modified_ms(), f" since its last append ({what})"
+    newest, by_what = _newest_ms(segment, limits, now_ms)
     is_old = now_ms - newest > limits.retention_ms
     return f"older than retention.ms={limits.retention_ms}{by_what}" if is_old else ""
+
+
+def _newest_ms(segment: Segment, limits: LogLimits, now_ms: int) -> tuple[int, str]:
+    """Return the time (ms) from which the age of a segment counts, and why it is not its largest
+    timestamp; "" if it is. Raises OSError."""
+    newest = segment.max_timestamp
+    if is_believable(newest, limits, now_ms):
+        return newest, ""
+    what = "it has no timestamps" if newest == NO_TIMESTAMP else "that timestamp is wrong"
+    return segment.modified_ms(), f" since its last append ({what})"
+
+
+class OldestSegment(NamedTuple):
+    """The segment that retention deletes next, and when. `first_timestamp` (ms) is of its first
+    batch, NO_TIMESTAMP without one. It goes by age when `due_ms` is over, and by size after
+    `bytes_left` more bytes of batches; NEVER without that limit."""
+
+    first_timestamp: int
+    size: int
+    due_ms: int
+    bytes_left: int
+
+
+NEVER = -1
+
+
+def oldest_segment(
+    segments: LogSegments, limits: LogLimits, extent: Extent, now_ms: int
+) -> OldestSegment:
+    """Return the oldest segment as `expired_segments` looks at it. What is not committed stays
+    longer. An active segment goes by size only after the roll to the next one. NEVER by age, too,
+    where the time of its last append cannot be read."""
+    segment = segments.first
+    first, size = segment.first_timestamp, segment.size
+    if size == 0:
+        return OldestSegment(NO_TIMESTAMP, 0, NEVER, NEVER)
+    if segments.end_of(0, extent.log_end) <= extent.log_start:
+        return OldestSegment(first, size, now_ms, 0)
+    due_ms = bytes_left = NEVER
+    if limits.retention_ms >= 0:
+        with suppress(OSError):
+            newest, _ = _newest_ms(segment, limits, now_ms)
+            due_ms = min(newest + limits.retention_ms, INT64_MAX)
+    if limits.retention_bytes >= 0:
+        bytes_left = max(0, limits.retention_bytes - (segments.size - size))
+        if bytes_left and segment is segments.active:
+            bytes_left += max(0, limits.segment_bytes - size)
+        bytes_left = min(bytes_left, INT64_MAX)
+    return OldestSegment(first, size, due_ms, bytes_left)
 
 
 def is_believable(timestamp: int, limits: LogLimits, now_ms: int) -> bool:

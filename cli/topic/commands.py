@@ -28,6 +28,7 @@ from minibroker.cli.terminal import (
     pairs,
 )
 from minibroker.cli.topic.compaction import LogCompaction, compactions_of
+from minibroker.cli.topic.disk import disk_rows, disk_table
 from minibroker.cli.topic.reassign import alter_replication_factor
 
 if TYPE_CHECKING:
@@ -163,19 +164,28 @@ def describe(
     at_min_isr: Annotated[
         bool, typer.Option("--at-min-isr-partitions", help="Only partitions one replica from that.")
     ] = False,
+    is_of_disk: Annotated[
+        bool,
+        typer.Option("--disk", help="Bytes of each replica, and what retention deletes next."),
+    ] = False,
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Show partitions, leaders, replicas and settings, of all topics if none is named."""
     from minibroker.broker.findings.partitions import Health, awaited
 
+    filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
+    if is_of_disk and any(filters):
+        raise typer.BadParameter("--disk shows all replicas: leave out the filters of partitions")
     with opened_admin(bootstrap, timeout_s) as admin:
         named = topic is not None or topic_option is not None
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
         topics = admin.describe_topics(*names)
+        if is_of_disk:
+            _print_disk(admin, topics, output)
+            return
         configs = admin.describe_configs(*names)
         compacted = [name for name in names if _is_compacted(configs[name])]
         compactions = compactions_of(admin.describe_replicas(*compacted)) if compacted else {}
-    filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
     shown = [_description(each, configs[each.name], filters, compactions) for each in topics]
     if output is OutputFormat.JSON:
         print(json.dumps(shown, indent=2))
@@ -186,6 +196,16 @@ def describe(
         for partition in each.partitions:
             if why := awaited(partition):
                 note(f"WARNING: {each.name}-{partition.partition} has no leader ({why})")
+
+
+def _print_disk(admin: "Admin", topics: "Iterable[TopicMetadata]", output: OutputFormat) -> None:
+    """Print a row for each replica of these topics."""
+    names = [(topic.name, one.partition) for topic in topics for one in topic.partitions]
+    rows = [*disk_rows(topics, admin.describe_log_dirs(names))]
+    if output is OutputFormat.JSON:
+        print(json.dumps([row._asdict() for row in rows], indent=2))
+    else:
+        print(disk_table(rows), end="")
 
 
 def _is_compacted(configs: "Iterable[ConfigDescription]") -> bool:

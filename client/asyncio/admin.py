@@ -59,6 +59,7 @@ class Admin:
     describe_topics = awaiting(TrioAdmin.describe_topics)
     describe_cluster = awaiting(TrioAdmin.describe_cluster)
     describe_replicas = awaiting(TrioAdmin.describe_replicas)
+    describe_log_dirs = awaiting(TrioAdmin.describe_log_dirs)
     unregister_broker = awaiting(TrioAdmin.unregister_broker)
     elect_leaders = awaiting(TrioAdmin.elect_leaders)
     alter_partition_reassignments = awaiting(TrioAdmin.alter_partition_reassignments)

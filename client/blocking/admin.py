@@ -58,6 +58,7 @@ class Admin:
     describe_topics = waiting(TrioAdmin.describe_topics)
     describe_cluster = waiting(TrioAdmin.describe_cluster)
     describe_replicas = waiting(TrioAdmin.describe_replicas)
+    describe_log_dirs = waiting(TrioAdmin.describe_log_dirs)
     unregister_broker = waiting(TrioAdmin.unregister_broker)
     elect_leaders = waiting(TrioAdmin.elect_leaders)
     alter_partition_reassignments = waiting(TrioAdmin.alter_partition_reassignments)

@@ -15,12 +15,22 @@ class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """The bytes of a log's batches, and how many offsets below the high watermark it lacks."""
+    """The bytes of a log's batches, and how many offsets below the high watermark it lacks.
+
+    `oldest_ms` is the timestamp of the log's first batch in milliseconds; -1 without one. Retention
+    deletes the oldest segment, of `segment_size` bytes, when `due_ms` (milliseconds) is over or
+    `bytes_left` more bytes were appended; -1 for what the log has no limit of. Kafka's wire lacks
+    these four.
+    """
 
     topic: str
     partition: int
     size: int = 0
     lag: int = 0
+    oldest_ms: int = -1
+    segment_size: int = 0
+    due_ms: int = -1
+    bytes_left: int = -1
 
 
 @dataclass(frozen=True, slots=True)

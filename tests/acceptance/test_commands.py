@@ -40,6 +40,12 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
     shell("topic alter life --partitions 5 --replica-assignment 1,1 --config flush=never")
     [described] = json.loads(shell("topic describe life --format json"))
     assert (described["partition_count"], described["configs"]) == (5, {"flush": "never"})
+    rows = json.loads(shell("topic describe life --disk --format json"))
+    assert [(row["partition"], row["broker"], row["bytes"]) for row in rows] == [
+        (number, 1, 0) for number in range(5)
+    ]
+    shell("topic describe life --disk --under-min-isr-partitions", code=2)
+    shell("topic describe nowhere --disk", code=1)
     shell("topic alter life --partitions 5", code=1)
     assert "has 5 partitions" in shell.stderr
     shell("topic alter life --replica-assignment 1", code=2)

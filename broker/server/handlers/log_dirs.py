@@ -12,8 +12,9 @@ from minibroker.protocol.messages.log_dirs import (
 def describe(
     services: Services, request: DescribeLogDirsRequest, now: float
 ) -> Turns[DescribeLogDirsResponse]:
-    """Return the sizes of the logs, each once. Read the space of the disk at the end."""
-    partitions = services.replicas.partitions
+    """Return the sizes of the logs, each once, and what retention deletes next. Read the space of
+    the disk at the end."""
+    partitions, now_ms = services.replicas.partitions, services.wall_ms()
     wanted = request.partitions
     names = [*partitions] if wanted is None else [*dict.fromkeys(wanted)]
     logs: list[LogSize] = []
@@ -22,7 +23,7 @@ def describe(
             if (partition := partitions.get(name)) is not None:
                 log = partition.log
                 lag = max(0, partition.high_watermark - log.log_end)
-                logs.append(LogSize(*name, log.size, lag))
+                logs.append(LogSize(*name, log.size, lag, *log.oldest_segment(now_ms)))
         if len(some) == AT_ONCE:
             yield
     machine = services.machine()

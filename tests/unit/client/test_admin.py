@@ -35,6 +35,11 @@ from minibroker.protocol.messages.leaders import (
     ElectLeadersResponse,
     PartitionElected,
 )
+from minibroker.protocol.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogSize,
+)
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataResponse,
@@ -426,6 +431,20 @@ async def test_every_broker_describes_its_replicas(
         await admin.describe_replicas("t")
     asked = two.brokers[1].asked(DescribeReplicasRequest)
     assert [request.topics for request in asked] == [None, ("t",)]
+
+
+async def test_every_broker_describes_its_logs(two: Two, seams: Any, autojump_clock: Any) -> None:
+    """What each says is returned; the broker that says nothing is named, and raises no error."""
+    answer = DescribeLogDirsResponse("data", (LogSize("t", 0, 700),))
+    two.brokers[1].answers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: answer
+    two.brokers[2].answers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: None
+    async with Admin("a:9092", seams=seams) as admin:
+        report = await admin.describe_log_dirs()
+        assert report.answers == {1: answer}
+        assert report.silent == {2: "no answer within 3 s"}
+        await admin.describe_log_dirs([("t", 0)])
+    asked = two.brokers[1].asked(DescribeLogDirsRequest)
+    assert [request.partitions for request in asked] == [None, (("t", 0),)]
 
 
 async def test_a_closed_admin_client_says_so(seams: Any) -> None:

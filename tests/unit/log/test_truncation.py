@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from minibroker.broker.log.log_segments import ExpiredSegments
+from minibroker.broker.log.log_segments import NEVER, ExpiredSegments, OldestSegment
 from minibroker.broker.turns import without_pause
-from tests.unit.log.workbench import NOW, Bench, encode, stored
+from minibroker.protocol.constants import INT64_MAX, NO_TIMESTAMP
+from tests.unit.log.workbench import FOREVER, NOW, Bench, encode, stored
 
 SIZE = len(encode())
 
@@ -364,3 +365,48 @@ def test_on_a_full_disk_all_but_the_newest_segment_go():
     without_pause(bench.log.remove_deleted_files(NOW + 9000))
     assert without_pause(bench.log.apply_retention(7, NOW + 9000)) == 1
     assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])
+
+
+def told(bench: Bench, now_ms: int = NOW) -> OldestSegment:
+    """What the log tells about its oldest segment."""
+    return bench.log.oldest_segment(now_ms)
+
+
+def test_the_oldest_segment_says_when_it_goes_by_age():
+    """When that time is over it is deleted; never, if it is empty or nothing limits its age."""
+    bench = filled(retention_ms=100)
+    first, size, due_ms, bytes_left = told(bench)
+    assert (first, size, bytes_left) == (NOW, bench.log._segments.first.size, NEVER)
+    assert without_pause(bench.log.apply_retention(7, due_ms)) == 0
+    assert without_pause(bench.log.apply_retention(7, due_ms + 1)) == 1
+    assert told(Bench(retention_ms=100, retention_bytes=9)) == (NO_TIMESTAMP, 0, NEVER, NEVER)
+    assert told(filled())[2:] == (NEVER, NEVER)
+    assert told(filled(retention_ms=INT64_MAX)).due_ms == INT64_MAX
+
+
+def test_the_oldest_segment_with_a_wrong_time_goes_by_its_last_append():
+    """As retention counts it."""
+    bench = Bench(retention_ms=100, timestamp_after_max_ms=FOREVER)
+    bench.append(time_ms=NOW + 5000)
+    bench.log.limits = replace(bench.log.limits, timestamp_after_max_ms=10)
+    assert told(bench).due_ms == bench.log._segments.first.modified_ms() + 100
+
+
+def test_the_oldest_segment_says_after_how_many_bytes_it_goes():
+    """Retention deletes it as soon as they are appended; an active one rolls before that."""
+    for more in (0, 1, SIZE):
+        bench = filled(retention_bytes=4 * SIZE + more)
+        assert told(bench).bytes_left == more
+        deleted = without_pause(bench.log.apply_retention(7, NOW))
+        assert deleted == (0 if more else 1)
+    alone = Bench(retention_bytes=SIZE, segment_bytes=3 * SIZE)
+    alone.append()
+    assert told(alone).bytes_left == 2 * SIZE + SIZE
+    assert told(filled(retention_bytes=INT64_MAX)).bytes_left <= INT64_MAX
+
+
+def test_a_segment_below_the_log_start_is_due():
+    """Whatever the limits are."""
+    bench = filled()
+    bench.log.raise_start(bench.log._segments[1].base_offset)
+    assert told(bench)[2:] == (NOW, 0)

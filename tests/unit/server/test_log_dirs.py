@@ -11,6 +11,9 @@ from minibroker.protocol.types import TopicPartition
 from tests.unit.node import T0, Node, batch_of, state_of
 from tests.unit.server.fetching import append
 
+WRITTEN_MS = 1_000  # of the batches of `batch_of`
+WEEK_MS = 7 * 24 * 60 * 60 * 1000
+
 
 def described(node: Node, *names: TopicPartition) -> DescribeLogDirsResponse:
     """The answer about these logs, or about all."""
@@ -19,7 +22,7 @@ def described(node: Node, *names: TopicPartition) -> DescribeLogDirsResponse:
 
 
 def test_logs_have_sizes() -> None:
-    """Each once. Those that are not here are left out."""
+    """Each once, with what retention deletes next. Those that are not here are left out."""
     node = Node()
     other = TopicPartition("u", 0)
     node.lead()
@@ -28,9 +31,10 @@ def test_logs_have_sizes() -> None:
     size = len(batch)
     append(node, batch)
     told = described(node)
-    assert {*told.logs} == {LogSize("t", 0, size), LogSize("u", 0)}
+    full = LogSize("t", 0, size, 0, WRITTEN_MS, size, WRITTEN_MS + WEEK_MS)
+    assert {*told.logs} == {full, LogSize("u", 0)}
     assert told.directory
-    assert described(node, T0, T0, TopicPartition("t", 9)).logs == (LogSize("t", 0, size),)
+    assert described(node, T0, T0, TopicPartition("t", 9)).logs == (full,)
     assert described(node, TopicPartition("none", 0)).logs == ()
 
 
