@@ -61,5 +61,6 @@ def _broker_families(sources: Sources, loop_lag: LoopLag) -> Iterator[Metric]:
     yield from server.flush_families(sources)
     yield from server.cleaner_families(sources)
     yield from server.fetcher_families(sources)
+    yield from server.quota_families(sources)
     yield from groups.broker_families(sources.services.groups)
     yield from transactions.broker_families(*sources.services.transactions.statistics())

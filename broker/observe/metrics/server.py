@@ -148,6 +148,25 @@ def fetcher_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_isr_changes_waiting", text, sources.isr_proposals.statistics())
 
 
+def quota_families(sources: Sources) -> Iterator[Metric]:
+    """Make the metrics of the replication quotas: what this broker sends and copies under them."""
+    now, quotas = trio.current_time(), sources.services.replicas.quotas
+    text = "Bytes of throttled replicas that were moved, as their leader or their follower"
+    moved = counter("minibroker_replication_quota_bytes", text, "side")
+    text = "Measured rate of throttled replicas, over the last 11 seconds"
+    rates = gauge("minibroker_replication_quota_bytes_per_second", text, "side")
+    text = "Limit of the replication quota, +Inf without one"
+    limits = gauge("minibroker_replication_quota_limit_bytes_per_second", text, "side")
+    for side, quota in (("leader", quotas.leader), ("follower", quotas.follower)):
+        found = quota.statistics(now)
+        moved.add_metric([side], found.bytes)
+        rates.add_metric([side], found.rate)
+        limits.add_metric([side], found.limit)
+    yield moved
+    yield rates
+    yield limits
+
+
 def lease_families(sources: Sources) -> Iterator[Metric]:
     """Make the metrics of this broker's membership in the cluster, and of its machine."""
     services, now = sources.services, trio.current_time()

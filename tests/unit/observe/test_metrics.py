@@ -107,6 +107,22 @@ async def test_in_sync_sets_are_judged(path: str) -> None:
     assert values(samples, f"{MANAGER}_partitioncount", f"{MANAGER}_leadercount") == [2, 1]
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/public_metrics"])
+async def test_quotas_tell_their_limit_and_their_rate(path: str) -> None:
+    """Of each side: a limit (infinity without one), the bytes so far and the rate now."""
+    node = replicated()
+    quotas = node.replicas.quotas
+    quotas.leader.limit = 1000
+    quotas.leader.record(500, trio.current_time())
+    samples = await metrics_of(sources_of(node), path)
+    name = "minibroker_replication_quota"
+    assert samples[f"{name}_bytes_total"] == {("leader",): 500, ("follower",): 0}
+    rates = samples[f"{name}_bytes_per_second"]
+    assert rates == {("leader",): pytest.approx(500), ("follower",): 0}
+    limits = samples[f"{name}_limit_bytes_per_second"]
+    assert limits == {("leader",): 1000, ("follower",): float("inf")}
+
+
 async def test_figures_are_those_of_what_was_done() -> None:
     """Offsets, sizes and traffic of each partition are what was produced, fetched and copied."""
     node = replicated(flush="always")
