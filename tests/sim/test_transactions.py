@@ -23,9 +23,9 @@ FOUND_BY = {
     "ignore-open-transactions": 0,
     "recover-without-open": 0,
     "append-unverified": 2,
-    "time-out-a-commit": 7,
+    "time-out-a-commit": 208,
     "forget-decisions-in-failover": 5001,
-    "offsets-before-the-end": 5002,
+    "offsets-before-the-end": 5003,
     "compact-abort-markers": 6008,
     "keep-truncated-aborts": 5028,
 }
