@@ -73,9 +73,9 @@ RECORDS: Final = pa.schema(
 _DIGEST_FIELDS: Final = (
     pa.field("range", pa.int64()),
     pa.field("count", pa.int64()),
-    pa.field("places_1", pa.int64()),
-    pa.field("places_2", pa.int64()),
-    pa.field("offsets", pa.int64()),
+    pa.field("places_xor", pa.int64()),
+    pa.field("places_sum", pa.int64()),
+    pa.field("offsets_xor", pa.int64()),
     pa.field("first_offset", pa.int64()),
     pa.field("last_offset", pa.int64()),
 )

@@ -30,7 +30,7 @@ from minibroker.audit.files.digests import RANGE_BITS
 from minibroker.audit.files.ledger import OF_GROUPS, Event
 
 _RANGE: Final = (*PARTITION, "range")
-_NUMBERS: Final = ("count", "places_1", "places_2", "offsets")
+_NUMBERS: Final = ("count", "places_xor", "places_sum", "offsets_xor")
 
 
 def compare_digests(
@@ -42,27 +42,29 @@ def compare_digests(
     `told` are LEDGER_DIGESTS, `stored` RECORD_DIGESTS, `replicas` those of `Acknowledged`.
     """
     told = told.where(col("range").isNotNull() & ~col("event").isin(*OF_GROUPS))
+    stored = stored.join(broadcast(replicas.select(*REPLICA)), [*REPLICA], "left_semi")
     held = collect_small(_same_on_all(_summed(stored, *REPLICA, "range"), replicas))
     is_acked = col("event") == Event.ACKED.value
     # Every group is shown all; all producers together have sent all.
     reader = when(~is_acked, coalesce("group", col("ledger")))
     told = collect_small(_summed(told.withColumn("reader", reader), *_RANGE, "event", "reader"))
     is_bare = col("event") == Event.SHOWN_OFFSET.value
-    is_whole = _is_same("count") & _is_same("offsets")
-    is_whole &= is_bare | (_is_same("places_1") & _is_same("places_2"))
+    is_whole = _is_same("count") & _is_same("offsets_xor")
+    is_whole &= is_bare | (_is_same("places_xor") & _is_same("places_sum"))
     is_inside = (col("first_offset") >= col("start")) & (col("last_offset") < col("end"))
     compared = told.join(_named(held, "held"), [*_RANGE], "left")
     is_sound = coalesce(col("is_same") & is_whole & is_inside, lit(False))
     ranges = collect_small(compared.where(~is_sound).select(*_RANGE).distinct())
     acked = _named(told.where(is_acked), "told")
     each = held.join(acked, [*_RANGE], "left")
-    is_acked_once = coalesce(
-        col("is_same")
-        & (col("count") == col("told_count"))
-        & (col("offsets") == col("told_offsets")),
-        lit(False),
+    is_acked_once = col("is_same")
+    for name in _NUMBERS:
+        is_acked_once &= col(name) == col(f"told_{name}")
+    is_exact = (
+        each.agg(bool_and(coalesce(is_acked_once, lit(False))).alias("is_exact"))
+        .collect()[0]
+        .is_exact
     )
-    is_exact = each.agg(bool_and(is_acked_once).alias("is_exact")).collect()[0].is_exact
     return ranges, is_exact is not False
 
 
@@ -76,9 +78,9 @@ def _summed(digests: DataFrame, *keys: str) -> DataFrame:
     """Return one row for all digests of the same keys."""
     return digests.groupBy(*keys).agg(
         sum_("count").alias("count"),
-        bit_xor("places_1").alias("places_1"),
-        bit_xor("places_2").alias("places_2"),
-        bit_xor("offsets").alias("offsets"),
+        bit_xor("places_xor").alias("places_xor"),
+        sum_("places_sum").alias("places_sum"),
+        bit_xor("offsets_xor").alias("offsets_xor"),
         min_("first_offset").alias("first_offset"),
         max_("last_offset").alias("last_offset"),
     )

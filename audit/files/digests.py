@@ -3,11 +3,12 @@
 A ledger and the logs that it tells of have a row for each record. To bring both into Spark, and
 each row beside its counterpart, costs far more than to read them. So the executors reduce what they
 read: of each range of `RANGE` offsets, and each set of rows of it, they return how many places
-(offset and contents) there are, and the exclusive or of their hashes. If these are equal for the
-ledgers and for every replica, all rows of the range are, as far as 128 bits tell. Only the rows of
-other ranges are then compared one by one (`checks.acknowledged`).
+(offset and contents) there are, and two digests of them. If these are equal for the ledgers and for
+every replica, all rows of the range are, as far as 96 bits tell. Only the rows of other ranges are
+then compared one by one (`checks.acknowledged`).
 
-`places_1` and `places_2` are of two hashes of each place, `offsets` of a hash of its offset alone.
+`places_xor` is the exclusive or of the hashes of all places. Two equal ones cancel each other in
+it, so `places_sum` is the sum of 32 bits of another hash. `offsets_xor` is of the offsets alone.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,17 +57,17 @@ def _digests(rows: pa.RecordBatch, keys: Sequence[pa.Array], schema: pa.Schema) 
     def reduced(values: npt.NDArray[Any], reduce: np.ufunc) -> npt.NDArray[Any]:
         return reduce.reduceat(values[order], starts)
 
-    def digest(hashes: _Hashes) -> npt.NDArray[np.int64]:
-        return reduced(np.where(is_placed, hashes, np.uint64(0)), np.bitwise_xor).view(np.int64)
+    def reduced_or_0(hashes: _Hashes, reduce: np.ufunc) -> npt.NDArray[np.int64]:
+        return reduced(np.where(is_placed, hashes, np.uint64(0)), reduce).view(np.int64)
 
     counts = np.diff([*starts, len(order)])
     columns: dict[str, Any] = {
         **{name: key.take(pa.array(firsts)) for name, key in zip(schema.names, keys, strict=False)},
         "range": ranges.take(pa.array(firsts)),
         "count": counts,
-        "places_1": digest(places),
-        "places_2": digest(_mixed(places * _ODD ^ hashes)),
-        "offsets": digest(hashes),
+        "places_xor": reduced_or_0(places, np.bitwise_xor),
+        "places_sum": reduced_or_0(_mixed(places ^ _ODD) >> np.uint64(32), np.add),
+        "offsets_xor": reduced_or_0(hashes, np.bitwise_xor),
         "first_offset": _edge(rows["offset"], reduced, np.minimum),
         "last_offset": _edge(rows["offset"], reduced, np.maximum),
     }

@@ -10,7 +10,7 @@ import pytest
 from minibroker.audit.files.digests import RANGE, digest_ledger, digest_records
 from minibroker.audit.model import LEDGER, RECORDS
 
-NUMBERS: Final = ("count", "places_1", "places_2", "offsets", "first_offset", "last_offset")
+NUMBERS: Final = ("count", "places_xor", "places_sum", "offsets_xor", "first_offset", "last_offset")
 LINE: Final[dict[str, Any]] = {"ledger": "l", "event": "acked", "topic": "t", "partition": 0}
 
 
@@ -77,6 +77,15 @@ def test_exchanged_values_are_seen() -> None:
     assert numbers(mine) != numbers(theirs)
 
 
+def test_equal_places_do_not_cancel_each_other() -> None:
+    """One that is told of twice is not the same as another one that is."""
+    mine = of_records(record(0), record(1), record(1))
+    theirs = of_records(record(0), record(2), record(2))
+    [one], [other] = mine, theirs
+    assert (one["count"], one["places_xor"]) == (other["count"], other["places_xor"])
+    assert one["places_sum"] != other["places_sum"]
+
+
 def test_a_digest_for_each_range_and_replica() -> None:
     """Also where the rows of several are mixed."""
     rows = [record(offset) | {"broker": broker} for offset in (0, RANGE) for broker in (1, 2)]
@@ -122,7 +131,7 @@ def test_lines_of_other_kinds_are_apart() -> None:
     [two] = [each for each in found if each["count"] == 2]
     assert (two["line"], two["began"], two["ended"]) == (1, 5, 7)
     [unplaced] = [each for each in found if each["event"] == "failed"]
-    assert (unplaced["places_1"], unplaced["first_offset"], unplaced["ended"]) == (0, None, None)
+    assert (unplaced["places_xor"], unplaced["first_offset"], unplaced["ended"]) == (0, None, None)
 
 
 def test_no_rows_have_no_digests() -> None:
