@@ -210,7 +210,7 @@ def _lines(entries: DataFrame, is_judged: Column) -> list[Row]:
         "ended": max_("timestamp"),
         "unplaced": count_if(col("offset").isNull()),
     }
-    return _in_order(entries, is_judged, counts)
+    return _lines_by_topic(entries, is_judged, counts)
 
 
 def _digested_lines(digests: DataFrame, is_judged: Column) -> list[Row]:
@@ -222,10 +222,10 @@ def _digested_lines(digests: DataFrame, is_judged: Column) -> list[Row]:
         "ended": max_("ended"),
         "unplaced": sum_(when(col("range").isNull(), col("count")).otherwise(0)),
     }
-    return _in_order(digests, is_judged, counts)
+    return _lines_by_topic(digests, is_judged, counts)
 
 
-def _in_order(rows: DataFrame, is_judged: Column, counts: Mapping[str, Column]) -> list[Row]:
+def _lines_by_topic(rows: DataFrame, is_judged: Column, counts: Mapping[str, Column]) -> list[Row]:
     named = [found.alias(name) for name, found in counts.items()]
     lines = rows.withColumn("is_judged", is_judged).groupBy("ledger", "event", *_TOPIC, "is_judged")
     found = lines.agg(*named).collect()
