@@ -50,6 +50,10 @@ def check_timestamps(header: BatchHeader, limits: LogLimits, now_ms: int) -> Non
     timestamp is always inside."""
     if limits.timestamp_type != "CreateTime":
         return
+    earliest = max(NO_TIMESTAMP, now_ms - limits.timestamp_before_max_ms)
+    latest = now_ms + limits.timestamp_after_max_ms
+    if earliest <= header.base_timestamp <= latest and earliest <= header.max_timestamp <= latest:
+        return
     for number, time in enumerate((header.base_timestamp, header.max_timestamp)):
         if time < NO_TIMESTAMP:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {time} is negative")

@@ -160,7 +160,10 @@ class ResponseEncoder:
     def _framed(self, correlation_id: int, parts: list[Part]) -> list[Part]:
         tags = self._tags
         size = _ANSWER_START.size - _LENGTH_BYTES + len(tags) + sum(map(len, parts))
-        return [_ANSWER_START.pack(size, correlation_id) + tags, *parts]
+        start = _ANSWER_START.pack(size, correlation_id) + tags
+        if len(parts) == 1 and isinstance(first := parts[0], bytearray):
+            return [start + first]  # most responses: one buffer to send
+        return [start, *parts]
 
 
 class _UnsupportedEncoder(ResponseEncoder):

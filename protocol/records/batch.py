@@ -207,9 +207,10 @@ def validate_batch(view: Buffer, size_max: int, *, may_lack_sequence: bool = Fal
         )
     # Without a producer id epoch and sequence have no meaning: aiokafka writes sequence 0, kafkajs
     # epoch 0 and sequence 0, and Kafka accepts both.
+    if header.producer_id == NO_PRODUCER_ID:
+        return header
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    checked = producer[:2] if may_lack_sequence else producer
-    if header.producer_id != NO_PRODUCER_ID and min(checked) < 0:
+    if min(producer[:2] if may_lack_sequence else producer) < 0:
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
             f"producer id, epoch and sequence {producer}: none may be negative with an id",

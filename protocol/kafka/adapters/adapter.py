@@ -154,6 +154,9 @@ def by_topic_id(
 ) -> Converted[Any] | list[Any]:
     """As `by_topic`, for an array that has topic ids in newer versions. A topic whose id is unknown
     has no name."""
+    if len(items) == 1:  # as in most requests
+        only = items[0]
+        return [make_topic(only.topic, only.topic_id, [make(only)])]
     groups: dict[str | bytes, list[OfTopicId]] = {}
     for item in items:
         if (topic := item.topic or item.topic_id) in groups:

@@ -71,11 +71,13 @@ SECOND_PROTOCOL_SINCE: Final[Version] = 12  # of Produce
 def _produce_request(asked: Any, version: Version) -> ProduceRequest:
     is_by_id = version >= PRODUCE_BY_ID_SINCE
     partitions = tuple(
-        PartitionProduce(
-            topic.name, partition.index, partition.records, topic.topic_id if is_by_id else b""
-        )
-        for topic in asked.topic_data
-        for partition in topic.partition_data
+        [
+            PartitionProduce(
+                topic.name, partition.index, partition.records, topic.topic_id if is_by_id else b""
+            )
+            for topic in asked.topic_data
+            for partition in topic.partition_data
+        ]
     )
     is_second = version >= SECOND_PROTOCOL_SINCE
     return ProduceRequest(
@@ -131,17 +133,19 @@ def _fetch_request(asked: Any, version: Version) -> FetchRequest:
         raise ProtocolError("brokers do not fetch by this wire")
     is_by_id = version >= FETCH_BY_ID_SINCE
     partitions = tuple(
-        PartitionFetch(
-            topic.topic,
-            partition.partition,
-            partition.fetch_offset,
-            partition.partition_max_bytes,
-            max(NO_EPOCH, partition.current_leader_epoch),
-            partition.last_fetched_epoch,
-            topic_id=topic.topic_id if is_by_id else b"",
-        )
-        for topic in asked.topics
-        for partition in topic.partitions
+        [
+            PartitionFetch(
+                topic.topic,
+                partition.partition,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                max(NO_EPOCH, partition.current_leader_epoch),
+                partition.last_fetched_epoch,
+                topic_id=topic.topic_id if is_by_id else b"",
+            )
+            for topic in asked.topics
+            for partition in topic.partitions
+        ]
     )
     forgotten = asked.forgotten_topics_data
     return FetchRequest(
