@@ -29,6 +29,10 @@ def altered_broker(
         if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             what = f"{change.name!r} is no list: it can be set or deleted only"
             raise Refused(ErrorCode.INVALID_CONFIG, what)
+        if change.operation == ConfigOperation.DELETE:
+            # Of any name, as in Kafka: kafka-reassign-partitions deletes every rate that it knows.
+            own.pop(change.name, None)
+            continue
         if change.name not in DYNAMIC_PROPERTIES:
             what = (
                 f"{change.name[:99]} cannot be changed while a broker runs: change its file and"
@@ -36,7 +40,7 @@ def altered_broker(
             )
             raise Refused(ErrorCode.INVALID_REQUEST, what)
         own.pop(change.name, None)
-        if change.operation == ConfigOperation.SET and change.value is not None:
+        if change.value is not None:
             config.check_dynamic(change.name, change.value)
             own[change.name] = change.value.strip()
     return known[name], own

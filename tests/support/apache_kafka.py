@@ -24,8 +24,15 @@ from tests.support.processes import free_base_port
 
 VERSION = "4.1.0"
 ROOT = Path(__file__).parents[2]
-ARTIFACTS = ("kafka_2.13", "kafka-streams", "connect-runtime", "connect-file", "connect-mirror")
-LIBRARIES = ROOT / "build" / f"kafka-libraries-{VERSION}"
+ARTIFACTS = (
+    "kafka_2.13",
+    "kafka-tools",
+    "kafka-streams",
+    "connect-runtime",
+    "connect-file",
+    "connect-mirror",
+)
+LIBRARIES = ROOT / "build" / f"kafka-and-tools-{VERSION}"
 HEAP = ("-Xms512M", "-Xmx512M")
 LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 READY_S_MAX = 180.0  # three of them on two busy cores

@@ -168,6 +168,14 @@ def test_a_rate_of_a_broker_is_kept_and_pushed():
     assert reset.state.broker_configs == {}
 
 
+def test_what_a_broker_does_not_have_can_be_deleted():
+    """As in Kafka, whose kafka-reassign-partitions deletes a rate that is not served here, too."""
+    delete = "replica.alter.log.dirs.io.max.bytes.per.second", None, ConfigOperation.DELETE
+    plan = alter_broker(state_of(), "1", delete, (RATE, "1000"))
+    assert [one.error for one in plan.answer.topics] == [ErrorCode.NONE]
+    assert plan.state.broker_configs == {1: {RATE: "1000"}}
+
+
 @pytest.mark.parametrize(
     ("name", "change", "code", "says"),
     [
