@@ -6,13 +6,14 @@ the same by its own means: what the brokers left, and the ledgers of the clients
 """
 
 import random
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
-from minibroker.client import Admin, NewTopic
+from minibroker.client import Admin, BrokerError, ClientTimeout, NewTopic
 from tests.support.audited import assert_clean
 from tests.support.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
 from tests.support.processes import ClusterProcesses, running_cluster
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 PRODUCERS = 2
 READERS = 2
+REPLICAS = 3
 NODES = (1, 2, 3)
+NODES_WITH_ROOM = (1, 2, 3, 4)  # for a replica that moves
 SETTINGS = {"replica.lag.time.max.ms": "3000"}
 HEALED_S_MAX = 60.0
 
@@ -35,7 +38,7 @@ async def torment(cluster: ClusterProcesses, history: History, seed: int, rounds
     rng.shuffle(faults)
     async with Admin(cluster.addresses) as admin:
         for fault in faults[:rounds]:
-            await history.wait_for_isr(len(NODES))
+            await history.wait_for_isr(REPLICAS)
             await trio.sleep(rng.random())
             victim = history.latest[0].leader
             if fault == "kill controller":
@@ -51,7 +54,33 @@ async def torment(cluster: ClusterProcesses, history: History, seed: int, rounds
                 await trio.to_thread.run_sync(cluster.kill, victim)
                 await trio.sleep(2 * rng.random())
                 await trio.to_thread.run_sync(cluster.start, victim)
-        await history.wait_for_isr(len(NODES))
+        await history.wait_for_isr(REPLICAS)
+
+
+async def move(address: str, seed: int, stop: trio.Event) -> None:
+    """Move partitions at random, and cancel some of the moves, until `stop`; wait for the end of
+    the last ones."""
+    rng = random.Random(seed)
+    accepted = cancelled = 0
+    async with Admin(address) as admin:
+        while not stop.is_set():
+            name = TOPIC, rng.randrange(PARTITIONS)
+            target = rng.sample(NODES_WITH_ROOM, REPLICAS)
+            try:
+                report = await admin.alter_partition_reassignments({name: target})
+                accepted += len(report.accepted)
+                await trio.sleep(rng.random() / 2)
+                if rng.random() < 0.3:
+                    report = await admin.alter_partition_reassignments({name: None})
+                    cancelled += len(report.accepted)
+            except (BrokerError, ClientTimeout) as error:
+                print(f"no move: {error}")
+        while True:
+            if not await admin.list_partition_reassignments():
+                break
+            await trio.sleep(0.1)
+    print(f"{accepted} moves, {cancelled} of them cancelled")
+    assert accepted > cancelled > 0
 
 
 async def stop_in_order(cluster: ClusterProcesses) -> None:
@@ -60,10 +89,10 @@ async def stop_in_order(cluster: ClusterProcesses) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(history.watch, cluster.addresses)
         with trio.fail_after(HEALED_S_MAX):
-            await history.wait_for_isr(len(NODES))
+            await history.wait_for_isr(REPLICAS)
         nursery.cancel_scope.cancel()
     cluster.export()
-    for node in NODES:
+    for node in cluster.layout.node_ids:
         assert cluster.stop(node) == 0
 
 
@@ -72,22 +101,30 @@ async def assert_sound(
 ) -> None:
     """After all brokers have stopped: nothing is lost, and the replicas hold the same bytes."""
     judge(evidence)
-    digests = [log_digests(cluster.layout.data_dir(node), TOPIC) for node in NODES]
-    assert len(digests[0]) == PARTITIONS
-    assert digests[0] == digests[1] == digests[2]
+    digests: dict[str, list[str]] = defaultdict(list)
+    for node in cluster.layout.node_ids:
+        for partition, digest in log_digests(cluster.layout.data_dir(node), TOPIC).items():
+            digests[partition].append(digest)
+    assert len(digests) == PARTITIONS
+    assert {(len(same), len({*same})) for same in digests.values()} == {(REPLICAS, 1)}
     out = evidence.place / "audit"
     await trio.to_thread.run_sync(assert_clean, spark, cluster.layout.root, out, evidence.ledgers)
 
 
-async def run_rounds(root: Path, seed: int, rounds: int, spark: "SparkSession") -> None:
-    """Load and faults, then healing, then judgement."""
-    with running_cluster(root, len(NODES), SETTINGS) as cluster:
-        evidence = await work(cluster, root, seed, rounds)
+async def run_rounds(
+    root: Path, seed: int, rounds: int, spark: "SparkSession", *, moves: bool = False
+) -> None:
+    """Load and faults, then healing, then judgement. With `moves` partitions move meanwhile."""
+    nodes = NODES_WITH_ROOM if moves else NODES
+    with running_cluster(root, len(nodes), SETTINGS) as cluster:
+        evidence = await work(cluster, root, seed, rounds, moves=moves)
         await stop_in_order(cluster)
     await assert_sound(cluster, evidence, spark)
 
 
-async def work(cluster: ClusterProcesses, place: Path, seed: int, rounds: int) -> Evidence:
+async def work(
+    cluster: ClusterProcesses, place: Path, seed: int, rounds: int, *, moves: bool
+) -> Evidence:
     """Load and faults, until all is healed and has been read."""
     evidence = Evidence(place)
     history = History(TOPIC)
@@ -104,7 +141,12 @@ async def work(cluster: ClusterProcesses, place: Path, seed: int, rounds: int) -
                 for number in range(PRODUCERS):
                     writers.start_soon(produce, address, number, evidence, stop)
                 with trio.fail_after(rounds * HEALED_S_MAX):
-                    await torment(cluster, history, seed, rounds)
+                    async with trio.open_nursery() as movers:
+                        tormented = trio.Event()
+                        if moves:
+                            movers.start_soon(move, address, seed, tormented)
+                        await torment(cluster, history, seed, rounds)
+                        tormented.set()
                 stop.set()
             drained.set()
         await read(address, evidence, drained)
@@ -123,6 +165,15 @@ async def test_nothing_acknowledged_is_lost_over_two_rounds(spark, tmp_path, see
 async def test_nothing_acknowledged_is_lost_over_ten_rounds(spark, tmp_path, seed: int) -> None:
     """Ten faults after one another harm no record."""
     await run_rounds(tmp_path, seed, 10, spark)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2))
+async def test_nothing_acknowledged_is_lost_while_partitions_move(
+    spark, tmp_path, seed: int
+) -> None:
+    """Ten faults while partitions move between four brokers harm no record."""
+    await run_rounds(tmp_path, seed, 10, spark, moves=True)
 
 
 async def test_a_cluster_killed_at_once_serves_again(spark, tmp_path) -> None:
