@@ -3,8 +3,9 @@
 Tests with real brokers and clients mostly wait for something; audits, simulations and short tests
 compute: one after the other they leave a part of two processors idle. So they run in two sessions
 of pytest beside the others. Those are nicer, so that what depends on time among the others is not
-held up by them. What each prints comes as a whole, right before the summary of the others, and
-where one fails they fail.
+held up by them. The simulations are of whoever has done with its own (`tests/pool.py`), so that no
+session ends long after the others. What each prints comes as a whole, right before the summary of
+the others, and where one fails they fail.
 
     python -m pytest -p tests.beside
 """
@@ -15,15 +16,16 @@ import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Final
 
 import pytest
 
+from tests.pool import CLAIMS, FOLDER, Pool
 from tests.support.processes import PART
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-# All that need Spark, and so many that compute that the sessions take about as long.
+# All that need Spark, or take long and need little but a processor.
 WITH_SPARK: Final = (
     "tests/audit",
     "tests/acceptance/test_failover.py",
@@ -31,35 +33,30 @@ WITH_SPARK: Final = (
     "tests/acceptance/test_examples.py",
     "tests/acceptance/test_typing.py",
     "tests/acceptance/test_wheel.py",
-    "tests/sim/test_cut_wires.py",
-    "tests/sim/test_groups.py",
-    "tests/sim/test_leaders_return.py",
-    "tests/sim/test_reader.py",
-    "tests/sim/test_stop_while_starting.py",
-    "tests/sim/test_storm.py",
-    "tests/sim/test_tables.py",
-    "tests/sim/test_variants.py",
-    "tests/sim/test_wires.py",
 )
-SHORT: Final = ("tests/unit", "tests/sim")
+SHORT: Final = ("tests/unit",)
 NICE: Final = 5
 
 
 class Beside:
-    """The other pytest, on these paths below `root` but for some, from the start of a session to
-    its end. `part` is its share of the ports."""
+    """The other pytest, on these paths below `root`, from the start of a session to its end. `part`
+    is its share of the ports. With a directory `claims` it shares the files of the pool, too."""
 
     def __init__(
-        self, root: Path, paths: Sequence[str], but: Sequence[str] = (), part: int = 1
+        self, root: Path, paths: Sequence[str], part: int = 1, claims: str | None = None
     ) -> None:
         self._paths = [root / path for path in paths]
         self._name = f"beside: {' '.join(paths)}"
         self._told: IO[bytes] = TemporaryFile()  # noqa: SIM115
         command = ["nice", "-n", str(NICE), sys.executable, "-m", "pytest", *paths]
+        environment = {**os.environ, PART: str(part)}
+        if claims is not None:
+            command += [str(FOLDER), "-p", "tests.pool"]
+            environment[CLAIMS] = claims
         self._process = subprocess.Popen(
-            [*command, *(f"--ignore={path}" for path in but), "-p", "no:cacheprovider"],
+            [*command, "-p", "no:cacheprovider"],
             cwd=root,
-            env={**os.environ, PART: str(part)},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=self._told,
             stderr=subprocess.STDOUT,
@@ -97,5 +94,9 @@ class Beside:
 
 def pytest_configure(config: pytest.Config) -> None:
     """All begin at the same time."""
-    config.pluginmanager.register(Beside(ROOT, WITH_SPARK))
-    config.pluginmanager.register(Beside(ROOT, SHORT, but=WITH_SPARK, part=2))
+    claims = TemporaryDirectory(prefix="claims-")
+    config.add_cleanup(claims.cleanup)
+    register = config.pluginmanager.register
+    register(Pool(ROOT / FOLDER, Path(claims.name)))
+    register(Beside(ROOT, WITH_SPARK, claims=claims.name))
+    register(Beside(ROOT, SHORT, part=2, claims=claims.name))

@@ -18,12 +18,10 @@ No literal is bent for the counters or the formatter: one that is spread into an
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-
-import pytest
 
 from tests.tidy_tables import (
     ASYNC_ALLOWED,
@@ -140,14 +138,30 @@ def uses_of(name: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-def report(name: str, problems: list[tuple[int, str]]) -> None:
-    """Fail with one clickable line for each problem."""
-    lines = [f"{name}:{line}: {text}" for line, text in sorted(problems)]
-    assert not lines, "\n" + "\n".join(lines)
+Problem = tuple[int, str]  # a line of a file, and what is wrong there
 
 
-@pytest.mark.parametrize("name", PRODUCT)
-def test_imports_follow_the_direction_of_the_architecture(name: str) -> None:
+def of_each(names: Sequence[str]) -> Callable[[Callable[[str], list[Problem]]], Callable[[], None]]:
+    """A rule that holds for each of these files, as one test: a test a file would be thousands,
+    which take longer than what they test. It fails with one clickable line for each problem."""
+
+    def as_test(problems_of: Callable[[str], list[Problem]]) -> Callable[[], None]:
+        def test() -> None:
+            lines = [
+                f"{name}:{line}: {text}"
+                for name in names
+                for line, text in sorted(problems_of(name))
+            ]
+            assert not lines, "\n" + "\n".join(lines)
+
+        test.__name__, test.__doc__ = problems_of.__name__, problems_of.__doc__
+        return test
+
+    return as_test
+
+
+@of_each(PRODUCT)
+def test_imports_follow_the_direction_of_the_architecture(name: str) -> list[Problem]:
     """A part imports only what stands below it."""
     module = module_of(name)
     layer = max((layer for layer in MAY_IMPORT if is_under(module, layer)), key=len)
@@ -164,17 +178,17 @@ def test_imports_follow_the_direction_of_the_architecture(name: str) -> None:
         target = imported.removeprefix("minibroker.")
         if not any(is_under(target, prefix) for prefix in allowed):
             problems.append((line, f"{module} may not import {target}; it may: {allowed}"))
-    report(name, problems)
+    return problems
 
 
-@pytest.mark.parametrize("entry", PURE)
-def test_pure_modules_exist(entry: str) -> None:
+@of_each(tuple(PURE))
+def test_pure_modules_exist(entry: str) -> list[Problem]:
     """A file that the table of pure modules names is there, so that the table stays true."""
-    assert (ROOT / entry).exists(), f"{entry}: listed in PURE, but there is no such file"
+    return [] if (ROOT / entry).exists() else [(1, "listed in PURE, but there is no such file")]
 
 
-@pytest.mark.parametrize("name", PURE_SOURCES)
-def test_pure_modules_are_pure(name: str) -> None:
+@of_each(PURE_SOURCES)
+def test_pure_modules_are_pure(name: str) -> list[Problem]:
     """A pure module never waits; time and chance are arguments, bytes reach it from outside."""
     waiting = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     problems = [
@@ -187,11 +201,11 @@ def test_pure_modules_are_pure(name: str) -> None:
         for line, imported in imports_of(name)
         if imported.split(".")[0] in NOT_IN_PURE
     ]
-    report(name, problems)
+    return problems
 
 
-@pytest.mark.parametrize("name", [n for n in PRODUCT if n.startswith(CLOCK_AND_RANDOM_FREE)])
-def test_clock_and_randomness_are_arguments(name: str) -> None:
+@of_each([n for n in PRODUCT if n.startswith(CLOCK_AND_RANDOM_FREE)])
+def test_clock_and_randomness_are_arguments(name: str) -> list[Problem]:
     """Only the composition roots read a real clock or make a random generator."""
     clocks = {"time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns"}
     clocks |= {"time.perf_counter", "datetime.now", "datetime.datetime.now", "datetime.utcnow"}
@@ -212,20 +226,19 @@ def test_clock_and_randomness_are_arguments(name: str) -> None:
             names = {alias.name for alias in node.names} - {"Random"}
             if names and not name.startswith(tuple(CLOCK_ALLOWED)):
                 problems.append((node.lineno, f"from {node.module} import {sorted(names)}"))
-    report(name, problems)
+    return problems
 
 
-@pytest.mark.parametrize("name", PRODUCT)
-def test_only_named_files_leave_the_loop(name: str) -> None:
+@of_each(PRODUCT)
+def test_only_named_files_leave_the_loop(name: str) -> list[Problem]:
     """Threads are started where the table says so, and nowhere else."""
     if name.startswith(("cli/", *THREADS_ALLOWED)):
-        return
-    problems = [
+        return []
+    return [
         (line, f"{text}: take `in_worker` as an argument")
         for line, text in chain(uses_of(name), imports_of(name))
         if "to_thread" in text.split(".") or text.split(".")[0] in {"threading", "concurrent"}
     ]
-    report(name, problems)
 
 
 def logger_lines(node: ast.AST) -> set[int]:
@@ -253,8 +266,8 @@ def code_lines(node: ast.ClassDef, text: str) -> int:
     return len(code - logger_lines(node))
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_sizes_stay_within_their_limits(name: str) -> None:
+@of_each(SOURCES)
+def test_sizes_stay_within_their_limits(name: str) -> list[Problem]:
     """What grows beyond its limit is asked whether it is two things."""
     lines = text_of(name).splitlines()
     problems = [
@@ -276,24 +289,23 @@ def test_sizes_stay_within_their_limits(name: str) -> None:
             if length > CLASS_CODE_LINES_MAX and f"{name}:{node.name}" not in SIZES_ALLOWED:
                 text = f"{node.name} has {length} lines of code, more than {CLASS_CODE_LINES_MAX}"
                 problems.append((node.lineno, f"{text}: {QUESTION}"))
-    report(name, problems)
+    return problems
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_literals_are_not_bent(name: str) -> None:
+@of_each(SOURCES)
+def test_literals_are_not_bent(name: str) -> list[Problem]:
     """What stands in a list or a call is written there, not as another literal that is spread."""
     displays = (ast.Tuple, ast.List, ast.Set)
-    problems = [
+    return [
         (each.lineno, "a literal spread into another: write it out")
         for node in nodes_of(name)
         for each in (node.args if isinstance(node, ast.Call) else getattr(node, "elts", []))
         if isinstance(each, ast.Starred) and isinstance(each.value, displays)
     ]
-    report(name, problems)
 
 
-@pytest.mark.parametrize("name", PRODUCT)
-def test_functions_take_few_parameters(name: str) -> None:
+@of_each(PRODUCT)
+def test_functions_take_few_parameters(name: str) -> list[Problem]:
     """A function of many parameters is asked whether some of them are one object."""
     problems = []
     for function in functions_of(name):
@@ -309,32 +321,29 @@ def test_functions_take_few_parameters(name: str) -> None:
         if len(counted) > PARAMETERS_MAX and not is_allowed:
             text = f"{function.name} takes {len(counted)} parameters, more than {PARAMETERS_MAX}"
             problems.append((function.lineno, f"{text}: {QUESTION}"))
-    report(name, problems)
+    return problems
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if text_of(name).strip()])
-def test_modules_begin_with_what_they_are(name: str) -> None:
+@of_each([name for name in SOURCES if text_of(name).strip()])
+def test_modules_begin_with_what_they_are(name: str) -> list[Problem]:
     """A module's docstring says what it owns."""
     tree = nodes_of(name)[0]
     assert isinstance(tree, ast.Module)
-    assert ast.get_docstring(tree), f"{name}:1: begin with what this module owns, and why so"
+    return [] if ast.get_docstring(tree) else [(1, "begin with what this module owns, and why so")]
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_tests_say_what_must_hold(name: str) -> None:
+@of_each(TESTS)
+def test_tests_say_what_must_hold(name: str) -> list[Problem]:
     """Each test has one sentence that a reader of a failure can trust."""
-    report(
-        name,
-        [
-            (function.lineno, f"{function.name} does not say what must hold")
-            for function in functions_of(name)
-            if function.name.startswith("test_") and not ast.get_docstring(function)
-        ],
-    )
+    return [
+        (function.lineno, f"{function.name} does not say what must hold")
+        for function in functions_of(name)
+        if function.name.startswith("test_") and not ast.get_docstring(function)
+    ]
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_texts_name_no_machine_and_leave_nothing_open(name: str) -> None:
+@of_each(TEXTS)
+def test_texts_name_no_machine_and_leave_nothing_open(name: str) -> list[Problem]:
     """No path of somebody's machine, no note to self."""
     problems = []
     for number, line in enumerate(text_of(name).splitlines(), 1):
@@ -342,7 +351,7 @@ def test_texts_name_no_machine_and_leave_nothing_open(name: str) -> None:
             problems.append((number, f"{match.group()}: do it, or write an issue"))
         if match := MACHINE_PATH.search(line):
             problems.append((number, f"{match.group()}...: a path of one machine"))
-    report(name, problems)
+    return problems
 
 
 def test_every_package_is_installed() -> None:
