@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,7 @@ from minibroker.cli.topic.reassignment_plan import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.cli.topic.reassignment_progress import Sight
     from minibroker.client.blocking import Admin
 
 NAMED_MAX = 10  # partitions in a listing of problems
@@ -130,20 +131,54 @@ def carry_out(admin: "Admin", plan: Assignments, *, is_waiting: bool = True) -> 
     """Begin these reassignments, and print what is left until all are done. Exits with 1 if one is
     refused."""
     report = admin.alter_partition_reassignments(plan)
-    for (name, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
-        note(f"{name}-{number}: {reason}")
+    for (topic, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
+        note(f"{topic}-{number}: {reason}")
     print(f"Reassigning {counted(len(report.accepted), 'partition')}.")
-    left = -1
-    while is_waiting and (ongoing := _ongoing(admin, report.accepted)):
-        if len(ongoing) != left:
-            left = len(ongoing)
-            done = len(report.accepted) - left
-            note(f"{done} of {counted(len(report.accepted), 'partition')} done")
-        time.sleep(PROGRESS_S)
     if is_waiting and report.accepted:
+        _wait(admin, report.accepted)
         print(f"Reassigned {counted(len(report.accepted), 'partition')}.")
     if report.failed:
         raise typer.Exit(FAILED)
+
+
+def _wait(admin: "Admin", names: Collection[Name]) -> None:
+    """Wait until none of the partitions has a reassignment under way; print what is left."""
+    from minibroker.cli.topic.reassignment_progress import Progress
+
+    progress = Progress(len(names))
+    while (seen := look(admin, names)).ongoing:
+        if line := progress.line(time.monotonic(), seen):
+            note(line)
+        time.sleep(PROGRESS_S)
+
+
+def look(admin: "Admin", names: Iterable[Name]) -> "Sight":
+    """Return which of the partitions have a reassignment under way, and the sizes of their logs as
+    far as brokers tell them in time."""
+    from minibroker.cli.topic.reassignment_progress import Sight
+    from minibroker.client.errors import ClientError
+    from minibroker.protocol.errors import BrokerError
+
+    found = admin.list_partition_reassignments(names)
+    ongoing = {(name.topic, name.partition): one for name, one in found.items()}
+    if not ongoing:
+        return Sight({}, {}, {})
+    try:
+        topics = admin.describe_topics(*sorted({topic for topic, _ in ongoing}))
+        report = admin.describe_log_dirs(ongoing)
+    except (BrokerError, ClientError):  # a topic was deleted, or nobody answers now
+        return Sight(ongoing, {}, {})
+    leaders = {
+        (topic.name, one.partition): one.leader_id
+        for topic in topics
+        for one in topic.partitions
+        if one.leader_id >= 0
+    }
+    sizes = {
+        node: {(log.topic, log.partition): log.size for log in answer.logs}
+        for node, answer in report.answers.items()
+    }
+    return Sight(ongoing, leaders, sizes)
 
 
 def alter_replication_factor(admin: "Admin", topic: str, factor: int) -> None:
