@@ -21,7 +21,7 @@ from minibroker.cli.terminal import (
     note,
     opened_admin,
 )
-from minibroker.cli.topic.reassign import DryRun, carry_out, racks_of
+from minibroker.cli.topic.reassign import DryRun, carry_out, racks_of, targets_of
 from minibroker.cli.topic.reassignment_plan import (
     Assignments,
     PlanError,
@@ -70,7 +70,7 @@ def replace(
         live = racks_of(admin)
         if new not in live:
             raise Failure(f"broker {new} is not alive; start it first")
-        targets = _targets(admin)
+        targets = targets_of(admin, *admin.list_topics())
         _check_known(old, live, targets)
         try:
             plan = replaced_plan(targets, old, new)
@@ -94,7 +94,9 @@ def remove(
     with opened_admin(bootstrap, timeout_s) as admin:
         if not dry_run:
             _confirm(node_id, is_agreed=is_agreed)
-        if any(node_id in replicas for replicas in _targets(admin).values()):
+        if any(
+            node_id in replicas for replicas in targets_of(admin, *admin.list_topics()).values()
+        ):
             _drain(admin, node_id, dry_run=dry_run)
         if dry_run:
             return
@@ -115,7 +117,7 @@ def _confirm(node_id: int, *, is_agreed: bool) -> None:
 
 def _drain(admin: "Admin", node_id: int, *, dry_run: bool) -> None:
     racks = racks_of(admin)
-    targets = _targets(admin)
+    targets = targets_of(admin, *admin.list_topics())
     _check_known(node_id, racks, targets)
     others = [node for node in racks if node != node_id]
     try:
@@ -132,7 +134,7 @@ def _move(admin: "Admin", node_id: int, plan: Assignments, *, dry_run: bool) -> 
         return
     if plan:
         carry_out(admin, plan)
-    left = sum(node_id in replicas for replicas in _targets(admin).values())
+    left = sum(node_id in replicas for replicas in targets_of(admin, *admin.list_topics()).values())
     if left:
         what = f"broker {node_id} got {counted(left, 'replica')} meanwhile; repeat the command"
         raise Failure(what)
@@ -143,18 +145,3 @@ def _check_known(node_id: int, live: dict[int, str | None], targets: Assignments
     if node_id not in live and not any(node_id in replicas for replicas in targets.values()):
         known = ", ".join(map(str, sorted(live)))
         raise Failure(f"broker {node_id} is not alive and holds no replica; live are {known}")
-
-
-def _targets(admin: "Admin") -> Assignments:
-    """Return the replicas of all partitions, as they will be after reassignments under way."""
-    targets = {
-        (topic.name, one.partition): tuple(one.replicas)
-        for topic in admin.describe_topics(*admin.list_topics())
-        for one in topic.partitions
-    }
-    for name, ongoing in admin.list_partition_reassignments().items():
-        staying = (node for node in ongoing.replicas if node not in ongoing.removing_replicas)
-        targets[name.topic, name.partition] = tuple(
-            dict.fromkeys((*staying, *ongoing.adding_replicas))
-        )
-    return targets

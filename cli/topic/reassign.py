@@ -221,15 +221,29 @@ def _ongoing(admin: "Admin", names: Iterable[Name]) -> set[Name]:
 
 
 def _present(admin: "Admin", topic: str, numbers: list[int] | None) -> Assignments:
-    """Return the present replicas of a topic's partitions, of all or of these."""
-    [described] = admin.describe_topics(topic)
-    found = {(topic, one.partition): tuple(one.replicas) for one in described.partitions}
+    """Return the replicas of a topic's partitions, of all or of these."""
+    found = targets_of(admin, topic)
     if numbers is None:
         return found
     for number in numbers:
         if (topic, number) not in found:
             raise Failure(f"topic {topic} has no partition {number}")
     return {(topic, number): found[topic, number] for number in numbers}
+
+
+def targets_of(admin: "Admin", *topics: str) -> Assignments:
+    """Return the replicas of all partitions of these topics, as they will be after reassignments
+    under way."""
+    targets = {
+        (topic.name, one.partition): tuple(one.replicas)
+        for topic in admin.describe_topics(*topics)
+        for one in topic.partitions
+    }
+    for (topic, number), ongoing in admin.list_partition_reassignments().items():
+        if (topic, number) in targets:
+            staying = (node for node in ongoing.replicas if node not in ongoing.removing_replicas)
+            targets[topic, number] = tuple(dict.fromkeys((*staying, *ongoing.adding_replicas)))
+    return targets
 
 
 def racks_of(admin: "Admin") -> dict[int, str | None]:
