@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +30,7 @@ from minibroker.cli.topic.reassignment_plan import (
     read_plan,
     resized_plan,
 )
+from minibroker.protocol.constants import INT64_MAX
 
 if TYPE_CHECKING:
     from minibroker.cli.topic.reassignment_progress import Sight
@@ -73,6 +74,17 @@ PlanOption = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Only say whether the plan is carried out.")]
 Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the reassignments under way.")]
+ThrottleOption = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES",
+        min=1,
+        max=INT64_MAX,
+        help="Limit of bytes a second for what each broker copies and sends.",
+        show_default=False,
+    ),
+]
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Return once the cluster has accepted the plan.")
 ]
@@ -88,6 +100,7 @@ def reassign(
     verify: Verify = False,
     cancel: Cancel = False,
     no_wait: NoWait = False,
+    throttle: ThrottleOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -95,7 +108,8 @@ def reassign(
 
     For example `minibroker partition reassign --topic events --brokers 1,2,4`. The plan keeps what
     is in place and spreads the rest. Replicas are added, copy, and only then do the others leave.
-    The command prints the present assignment first, as a plan that leads back. Exit code 1 if a
+    The command prints the present assignment first, as a plan that leads back. A throttle ends with
+    the move if the command waits for it, or else with --verify or --cancel. Exit code 1 if a
     partition is refused, or with --verify if the plan is not carried out yet.
     """
     if (plan_file is None) == (topic is None):
@@ -104,6 +118,8 @@ def reassign(
         raise typer.BadParameter("--topic needs --brokers")
     if dry_run + verify + cancel > 1:
         raise typer.BadParameter("give at most one of --dry-run, --verify and --cancel")
+    if throttle is not None and (verify or cancel):
+        raise typer.BadParameter("--throttle is for a move, not for --verify or --cancel")
     numbers, nodes = _ids(partitions), _ids(brokers)
     with opened_admin(bootstrap, timeout_s) as admin:
         if topic is not None:
@@ -117,19 +133,23 @@ def reassign(
                 present |= _present(admin, name, None)
             present = {name: present[name] for name in plan if name in present}
         if verify:
-            _verify(plan, present, _ongoing(admin, plan))
+            _verify(admin, plan, present)
         elif cancel:
             _cancel(admin, plan)
         elif dry_run:
             print(plan_json(plan))
         else:
             note(f"the present assignment: {plan_json(present)}")
-            carry_out(admin, plan, is_waiting=not no_wait)
+            carry_out(admin, plan, throttle, is_waiting=not no_wait)
 
 
-def carry_out(admin: "Admin", plan: Assignments, *, is_waiting: bool = True) -> None:
-    """Begin these reassignments, and print what is left until all are done. Exits with 1 if one is
-    refused."""
+def carry_out(
+    admin: "Admin", plan: Assignments, rate: int | None = None, *, is_waiting: bool = True
+) -> None:
+    """Begin these reassignments, throttled to `rate` bytes a second if it is given, and print what
+    is left until all are done; then their throttle ends. Exits with 1 if one is refused."""
+    if rate is not None:
+        _throttle(admin, plan, rate)
     report = admin.alter_partition_reassignments(plan)
     for (topic, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
         note(f"{topic}-{number}: {reason}")
@@ -137,6 +157,8 @@ def carry_out(admin: "Admin", plan: Assignments, *, is_waiting: bool = True) -> 
     if is_waiting and report.accepted:
         _wait(admin, report.accepted)
         print(f"Reassigned {counted(len(report.accepted), 'partition')}.")
+    if is_waiting or not report.accepted:
+        _end_throttle(admin, plan)
     if report.failed:
         raise typer.Exit(FAILED)
 
@@ -181,19 +203,79 @@ def look(admin: "Admin", names: Iterable[Name]) -> "Sight":
     return Sight(ongoing, leaders, sizes)
 
 
-def alter_replication_factor(admin: "Admin", topic: str, factor: int) -> None:
+def _throttle(admin: "Admin", plan: Assignments, rate: int) -> None:
+    """Limit the copies of a plan to `rate` bytes a second on each broker."""
+    from minibroker.audit.summary import in_bytes
+    from minibroker.cli.topic.throttle import ThrottleError, moves_of, throttle_changes
+
+    described = admin.describe_topics(*sorted({topic for topic, _ in plan}))
+    replicas = {
+        (each.name, one.partition): one.replicas for each in described for one in each.partitions
+    }
+    ongoing = admin.list_partition_reassignments()
+    adding = {(topic, number): one.adding_replicas for (topic, number), one in ongoing.items()}
+    moves = moves_of(plan, replicas, adding)
+    if not moves:
+        note("no partition gets another replica, so there is nothing to throttle")
+        return
+    try:
+        changes = throttle_changes(moves, _lists_of(admin, {topic for topic, _ in moves}), rate)
+    except ThrottleError as error:
+        raise Failure(str(error)) from error
+    admin.alter_configs(changes.topics)
+    admin.alter_broker_configs(changes.brokers)
+    note(
+        f"throttled to {in_bytes(rate)} a second on each of brokers {_listed([*changes.brokers])}:"
+        " the throttle ends with the move if this command waits for it, else with --verify"
+    )
+
+
+def _end_throttle(admin: "Admin", names: Collection[Name]) -> None:
+    """End the throttle of these partitions, unless one of them still moves."""
+    from minibroker.cli.topic.throttle import removal_changes
+
+    topics = admin.list_topics()
+    own = _lists_of(admin, {topic for topic, _ in names}.intersection(topics))
+    if not removal_changes(names, own).topics:
+        return
+    if ongoing := _ongoing(admin, names):
+        verb = "moves" if len(ongoing) == 1 else "move"
+        note(f"{counted(len(ongoing), 'partition')} still {verb}, so the throttle stays")
+        return
+    # The rates first: the lists are what says which brokers have them.
+    changes = removal_changes(names, _lists_of(admin, topics))
+    if changes.brokers:
+        admin.alter_broker_configs(changes.brokers)
+    admin.alter_configs(changes.topics)
+    note("the throttle has ended")
+
+
+def _lists_of(admin: "Admin", topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the lists of throttled replicas of these topics, by property."""
+    from minibroker.cli.topic.throttle import LISTS
+
+    return {
+        topic: {one.name: one.value for one in configs if one.name in LISTS}
+        for topic, configs in admin.describe_configs(*sorted(topics)).items()
+    }
+
+
+def alter_replication_factor(
+    admin: "Admin", topic: str, factor: int, rate: int | None = None
+) -> None:
     """Have each partition of a topic as many replicas; the first ones stay, live brokers with few
-    replicas of the topic get the others."""
+    replicas of the topic get the others. `rate` limits the copies, in bytes a second."""
     present = _present(admin, topic, None)
     racks = racks_of(admin)
     try:
         plan = resized_plan(present, racks, factor, racks)
     except PlanError as error:
         raise Failure(str(error)) from error
-    carry_out(admin, plan)
+    carry_out(admin, plan, rate)
 
 
-def _verify(plan: Assignments, present: Assignments, ongoing: set[Name]) -> None:
+def _verify(admin: "Admin", plan: Assignments, present: Assignments) -> None:
+    ongoing = _ongoing(admin, plan)
     other = [
         (name, "is being reassigned" if name in ongoing else f"is on {_listed(present.get(name))}")
         for name, replicas in sorted(plan.items())
@@ -202,6 +284,7 @@ def _verify(plan: Assignments, present: Assignments, ongoing: set[Name]) -> None
     for (topic, number), what in other[:NAMED_MAX]:
         note(f"{topic}-{number} {what}, planned is {_listed(plan[topic, number])}")
     print(f"{len(plan) - len(other)} of {counted(len(plan), 'partition')} as planned.")
+    _end_throttle(admin, plan)
     if other:
         raise typer.Exit(FAILED)
 
@@ -209,6 +292,7 @@ def _verify(plan: Assignments, present: Assignments, ongoing: set[Name]) -> None
 def _cancel(admin: "Admin", plan: Assignments) -> None:
     report = admin.alter_partition_reassignments(dict.fromkeys(sorted(_ongoing(admin, plan))))
     print(f"Cancelled the reassignment of {counted(len(report.accepted), 'partition')}.")
+    _end_throttle(admin, plan)
     for (topic, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
         note(f"{topic}-{number}: {reason}")
     if report.failed:
@@ -280,5 +364,5 @@ def _ids(text: str | None) -> list[int] | None:
         raise typer.BadParameter(f"{text!r}: numbers with commas between them") from None
 
 
-def _listed(replicas: tuple[int, ...] | None) -> str:
+def _listed(replicas: Sequence[int] | None) -> str:
     return "no broker" if not replicas else ",".join(map(str, replicas))

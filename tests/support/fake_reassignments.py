@@ -27,7 +27,7 @@ Name = tuple[str, int]
 class FakeCluster:
     """Brokers that are `live` (with racks) or only `known`. A reassignment is done at once, or,
     with `is_slow`, stays under way until `finish`. `changes` has every change of settings, in
-    order."""
+    order; `changes_before` those before the last reassignment."""
 
     def __init__(self, replicas: Mapping[Name, Sequence[int]], live: Iterable[int]) -> None:
         self.replicas = {name: tuple(nodes) for name, nodes in replicas.items()}
@@ -39,6 +39,7 @@ class FakeCluster:
         self.broker_configs: dict[int, dict[str, str]] = {node: {} for node in self.known}
         self.sizes: dict[int, dict[Name, int]] = {}
         self.changes: list[tuple[str, dict[str, str | None]]] = []
+        self.changes_before: list[tuple[str, dict[str, str | None]]] = []
 
     @contextmanager
     def opened(self, *_: object) -> Iterator[Any]:
@@ -89,6 +90,7 @@ class FakeCluster:
     def alter_partition_reassignments(
         self, wanted: Mapping[Name, Sequence[int] | None]
     ) -> ReassignmentsReport:
+        self.changes_before = [*self.changes]
         failed: dict[TopicPartition, tuple[ErrorCode, str]] = {}
         for name, target in wanted.items():
             if unknown := {*(target or ())} - self.known:

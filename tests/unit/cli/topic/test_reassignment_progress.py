@@ -1,6 +1,5 @@
 """What is left of reassignments: bytes, time, and the lines that say so."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +18,14 @@ from minibroker.cli.topic.reassignment_progress import (
     bytes_left,
     in_time,
 )
-from minibroker.client.admin import LogDirsReport, PartitionReassignment, ReassignmentsReport
+from minibroker.client.admin import LogDirsReport, PartitionReassignment
 from minibroker.client.errors import ClientTimeout
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.log_dirs import DescribeLogDirsResponse, LogSize
 from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 from minibroker.protocol.types import TopicPartition
+from tests.support.fake_reassignments import FakeCluster
 
 T0, T1 = ("t", 0), ("t", 1)
 ONGOING = {
@@ -162,8 +162,7 @@ def test_a_wait_prints_what_is_left(
     monkeypatch.setattr(reassign, "look", lambda *_: looks.pop(0))
     monkeypatch.setattr(reassign.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(reassign.time, "sleep", lambda _: clock.append(clock.pop() + LINE_S))
-    report = ReassignmentsReport((TopicPartition(*T0), TopicPartition(*T1)), {})
-    admin: Any = SimpleNamespace(alter_partition_reassignments=lambda _: report)
+    admin: Any = FakeCluster({T0: (1, 2), T1: (1, 2)}, [1, 2, 3, 4])
     reassign.carry_out(admin, {T0: (4, 1), T1: (3, 4)})
     out, err = capsys.readouterr()
     assert out == "Reassigning 2 partitions.\nReassigned 2 partitions.\n"
