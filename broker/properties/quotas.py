@@ -1,6 +1,6 @@
 """Properties of replication quotas: which replicas are throttled, and how fast they are copied."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -58,6 +58,13 @@ def is_listed(replicas: str, partition: int, broker_id: int) -> bool:
     if not replicas or replicas == ALL_REPLICAS:
         return bool(replicas)
     return f"{partition}:{broker_id}" in _parts(replicas)
+
+
+def listed_replicas(replicas: str) -> Iterator[tuple[int, int]]:
+    """Yield the partition and the broker of each entry of a list, as parsed; `*` has none."""
+    for entry in replicas.split(",") if replicas not in ("", ALL_REPLICAS) else ():
+        partition, broker_id = entry.split(":")
+        yield int(partition), int(broker_id)
 
 
 @lru_cache(TEXTS_KEPT)

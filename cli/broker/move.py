@@ -21,7 +21,13 @@ from minibroker.cli.terminal import (
     note,
     opened_admin,
 )
-from minibroker.cli.topic.reassign import DryRun, carry_out, racks_of
+from minibroker.cli.topic.reassign import (
+    DryRun,
+    ThrottleOption,
+    carry_out,
+    racks_of,
+    targets_of,
+)
 from minibroker.cli.topic.reassignment_plan import (
     Assignments,
     PlanError,
@@ -40,6 +46,7 @@ def drain(
     node_id: NodeId,
     *,
     dry_run: DryRun = False,
+    throttle: ThrottleOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -48,7 +55,7 @@ def drain(
     The broker may be dead if other replicas are in sync. Nothing moves if one partition cannot.
     """
     with opened_admin(bootstrap, timeout_s) as admin:
-        _drain(admin, node_id, dry_run=dry_run)
+        _drain(admin, node_id, throttle, dry_run=dry_run)
 
 
 def replace(
@@ -56,6 +63,7 @@ def replace(
     new: Annotated[int, typer.Argument(metavar="NEW", min=0, help="Broker that comes.")],
     *,
     dry_run: DryRun = False,
+    throttle: ThrottleOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -70,19 +78,20 @@ def replace(
         live = racks_of(admin)
         if new not in live:
             raise Failure(f"broker {new} is not alive; start it first")
-        targets = _targets(admin)
+        targets = targets_of(admin, *admin.list_topics())
         _check_known(old, live, targets)
         try:
             plan = replaced_plan(targets, old, new)
         except PlanError as error:
             raise Failure(str(error)) from error
-        _move(admin, old, plan, dry_run=dry_run)
+        _move(admin, old, plan, throttle, dry_run=dry_run)
 
 
 def remove(
     node_id: NodeId,
     *,
     dry_run: DryRun = False,
+    throttle: ThrottleOption = None,
     is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="No question.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
@@ -94,8 +103,10 @@ def remove(
     with opened_admin(bootstrap, timeout_s) as admin:
         if not dry_run:
             _confirm(node_id, is_agreed=is_agreed)
-        if any(node_id in replicas for replicas in _targets(admin).values()):
-            _drain(admin, node_id, dry_run=dry_run)
+        if any(
+            node_id in replicas for replicas in targets_of(admin, *admin.list_topics()).values()
+        ):
+            _drain(admin, node_id, throttle, dry_run=dry_run)
         if dry_run:
             return
         if node_id in racks_of(admin):
@@ -113,26 +124,28 @@ def _confirm(node_id: int, *, is_agreed: bool) -> None:
         raise Failure("nothing was done")
 
 
-def _drain(admin: "Admin", node_id: int, *, dry_run: bool) -> None:
+def _drain(admin: "Admin", node_id: int, rate: int | None, *, dry_run: bool) -> None:
     racks = racks_of(admin)
-    targets = _targets(admin)
+    targets = targets_of(admin, *admin.list_topics())
     _check_known(node_id, racks, targets)
     others = [node for node in racks if node != node_id]
     try:
         plan = drained_plan(targets, node_id, others, racks)
     except PlanError as error:
         raise Failure(str(error)) from error
-    _move(admin, node_id, plan, dry_run=dry_run)
+    _move(admin, node_id, plan, rate, dry_run=dry_run)
 
 
-def _move(admin: "Admin", node_id: int, plan: Assignments, *, dry_run: bool) -> None:
-    """Carry out a plan after which a broker holds no replica, or print it."""
+def _move(
+    admin: "Admin", node_id: int, plan: Assignments, rate: int | None, *, dry_run: bool
+) -> None:
+    """Carry out a plan after which a broker holds no replica, at most at this rate, or print it."""
     if dry_run:
         print(plan_json(plan))
         return
     if plan:
-        carry_out(admin, plan)
-    left = sum(node_id in replicas for replicas in _targets(admin).values())
+        carry_out(admin, plan, rate)
+    left = sum(node_id in replicas for replicas in targets_of(admin, *admin.list_topics()).values())
     if left:
         what = f"broker {node_id} got {counted(left, 'replica')} meanwhile; repeat the command"
         raise Failure(what)
@@ -143,18 +156,3 @@ def _check_known(node_id: int, live: dict[int, str | None], targets: Assignments
     if node_id not in live and not any(node_id in replicas for replicas in targets.values()):
         known = ", ".join(map(str, sorted(live)))
         raise Failure(f"broker {node_id} is not alive and holds no replica; live are {known}")
-
-
-def _targets(admin: "Admin") -> Assignments:
-    """Return the replicas of all partitions, as they will be after reassignments under way."""
-    targets = {
-        (topic.name, one.partition): tuple(one.replicas)
-        for topic in admin.describe_topics(*admin.list_topics())
-        for one in topic.partitions
-    }
-    for name, ongoing in admin.list_partition_reassignments().items():
-        staying = (node for node in ongoing.replicas if node not in ongoing.removing_replicas)
-        targets[name.topic, name.partition] = tuple(
-            dict.fromkeys((*staying, *ongoing.adding_replicas))
-        )
-    return targets

@@ -29,7 +29,7 @@ from minibroker.cli.terminal import (
 )
 from minibroker.cli.topic.compaction import LogCompaction, compactions_of
 from minibroker.cli.topic.disk import disk_rows, disk_table
-from minibroker.cli.topic.reassign import alter_replication_factor
+from minibroker.cli.topic.reassign import ThrottleOption, alter_replication_factor
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.partitions import Health
@@ -319,6 +319,7 @@ def alter(
         ),
     ] = None,
     replication_factor: ReplicationFactor = None,
+    throttle: ThrottleOption = None,
     replica_assignment: Assignment = None,
     config: Configs = None,
     delete_config: Annotated[
@@ -340,6 +341,8 @@ def alter(
     assignments = _assigned(replica_assignment)
     if assignments and partitions is None:
         raise typer.BadParameter("--replica-assignment needs --partitions")
+    if throttle is not None and replication_factor is None:
+        raise typer.BadParameter("--throttle needs --replication-factor")
     if not changes and partitions is None and replication_factor is None:
         what = (
             "nothing to change: give --partitions, --replication-factor, --config or"
@@ -353,7 +356,7 @@ def alter(
             chosen = {name: assignments} if assignments else None
             admin.create_partitions({name: partitions}, assignments=chosen)
         if replication_factor is not None:
-            alter_replication_factor(admin, name, replication_factor)
+            alter_replication_factor(admin, name, replication_factor, throttle)
     print(f"Altered topic {name}.")
 
 

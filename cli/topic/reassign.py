@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,8 +30,10 @@ from minibroker.cli.topic.reassignment_plan import (
     read_plan,
     resized_plan,
 )
+from minibroker.protocol.constants import INT64_MAX
 
 if TYPE_CHECKING:
+    from minibroker.cli.topic.reassignment_progress import Sight
     from minibroker.client.blocking import Admin
 
 NAMED_MAX = 10  # partitions in a listing of problems
@@ -72,6 +74,17 @@ PlanOption = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Only say whether the plan is carried out.")]
 Cancel = Annotated[bool, typer.Option("--cancel", help="Cancel the reassignments under way.")]
+ThrottleOption = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES",
+        min=1,
+        max=INT64_MAX,
+        help="Limit of bytes a second for what each broker copies and sends.",
+        show_default=False,
+    ),
+]
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Return once the cluster has accepted the plan.")
 ]
@@ -87,6 +100,7 @@ def reassign(
     verify: Verify = False,
     cancel: Cancel = False,
     no_wait: NoWait = False,
+    throttle: ThrottleOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -94,7 +108,8 @@ def reassign(
 
     For example `minibroker partition reassign --topic events --brokers 1,2,4`. The plan keeps what
     is in place and spreads the rest. Replicas are added, copy, and only then do the others leave.
-    The command prints the present assignment first, as a plan that leads back. Exit code 1 if a
+    The command prints the present assignment first, as a plan that leads back. A throttle ends with
+    the move if the command waits for it, or else with --verify or --cancel. Exit code 1 if a
     partition is refused, or with --verify if the plan is not carried out yet.
     """
     if (plan_file is None) == (topic is None):
@@ -103,6 +118,8 @@ def reassign(
         raise typer.BadParameter("--topic needs --brokers")
     if dry_run + verify + cancel > 1:
         raise typer.BadParameter("give at most one of --dry-run, --verify and --cancel")
+    if throttle is not None and (verify or cancel):
+        raise typer.BadParameter("--throttle is for a move, not for --verify or --cancel")
     numbers, nodes = _ids(partitions), _ids(brokers)
     with opened_admin(bootstrap, timeout_s) as admin:
         if topic is not None:
@@ -116,49 +133,149 @@ def reassign(
                 present |= _present(admin, name, None)
             present = {name: present[name] for name in plan if name in present}
         if verify:
-            _verify(plan, present, _ongoing(admin, plan))
+            _verify(admin, plan, present)
         elif cancel:
             _cancel(admin, plan)
         elif dry_run:
             print(plan_json(plan))
         else:
             note(f"the present assignment: {plan_json(present)}")
-            carry_out(admin, plan, is_waiting=not no_wait)
+            carry_out(admin, plan, throttle, is_waiting=not no_wait)
 
 
-def carry_out(admin: "Admin", plan: Assignments, *, is_waiting: bool = True) -> None:
-    """Begin these reassignments, and print what is left until all are done. Exits with 1 if one is
-    refused."""
+def carry_out(
+    admin: "Admin", plan: Assignments, rate: int | None = None, *, is_waiting: bool = True
+) -> None:
+    """Begin these reassignments, throttled to `rate` bytes a second if it is given, and print what
+    is left until all are done; then their throttle ends. Exits with 1 if one is refused."""
+    if rate is not None:
+        _throttle(admin, plan, rate)
     report = admin.alter_partition_reassignments(plan)
-    for (name, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
-        note(f"{name}-{number}: {reason}")
+    for (topic, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
+        note(f"{topic}-{number}: {reason}")
     print(f"Reassigning {counted(len(report.accepted), 'partition')}.")
-    left = -1
-    while is_waiting and (ongoing := _ongoing(admin, report.accepted)):
-        if len(ongoing) != left:
-            left = len(ongoing)
-            done = len(report.accepted) - left
-            note(f"{done} of {counted(len(report.accepted), 'partition')} done")
-        time.sleep(PROGRESS_S)
     if is_waiting and report.accepted:
+        _wait(admin, report.accepted)
         print(f"Reassigned {counted(len(report.accepted), 'partition')}.")
+    if is_waiting or not report.accepted:
+        _end_throttle(admin, plan)
     if report.failed:
         raise typer.Exit(FAILED)
 
 
-def alter_replication_factor(admin: "Admin", topic: str, factor: int) -> None:
+def _wait(admin: "Admin", names: Collection[Name]) -> None:
+    """Wait until none of the partitions has a reassignment under way; print what is left."""
+    from minibroker.cli.topic.reassignment_progress import Progress
+
+    progress = Progress(len(names))
+    while (seen := look(admin, names)).ongoing:
+        if line := progress.line(time.monotonic(), seen):
+            note(line)
+        time.sleep(PROGRESS_S)
+
+
+def look(admin: "Admin", names: Iterable[Name]) -> "Sight":
+    """Return which of the partitions have a reassignment under way, and the sizes of their logs as
+    far as brokers tell them in time."""
+    from minibroker.cli.topic.reassignment_progress import Sight
+    from minibroker.client.errors import ClientError
+    from minibroker.protocol.errors import BrokerError
+
+    found = admin.list_partition_reassignments(names)
+    ongoing = {(name.topic, name.partition): one for name, one in found.items()}
+    if not ongoing:
+        return Sight({}, {}, {})
+    try:
+        topics = admin.describe_topics(*sorted({topic for topic, _ in ongoing}))
+        report = admin.describe_log_dirs(ongoing)
+    except (BrokerError, ClientError):  # a topic was deleted, or nobody answers now
+        return Sight(ongoing, {}, {})
+    leaders = {
+        (topic.name, one.partition): one.leader_id
+        for topic in topics
+        for one in topic.partitions
+        if one.leader_id >= 0
+    }
+    sizes = {
+        node: {(log.topic, log.partition): log.size for log in answer.logs}
+        for node, answer in report.answers.items()
+    }
+    return Sight(ongoing, leaders, sizes)
+
+
+def _throttle(admin: "Admin", plan: Assignments, rate: int) -> None:
+    """Limit the copies of a plan to `rate` bytes a second on each broker."""
+    from minibroker.audit.summary import in_bytes
+    from minibroker.cli.topic.throttle import ThrottleError, moves_of, throttle_changes
+
+    described = admin.describe_topics(*sorted({topic for topic, _ in plan}))
+    replicas = {
+        (each.name, one.partition): one.replicas for each in described for one in each.partitions
+    }
+    ongoing = admin.list_partition_reassignments()
+    adding = {(topic, number): one.adding_replicas for (topic, number), one in ongoing.items()}
+    moves = moves_of(plan, replicas, adding)
+    if not moves:
+        note("no partition gets another replica, so there is nothing to throttle")
+        return
+    try:
+        changes = throttle_changes(moves, _lists_of(admin, {topic for topic, _ in moves}), rate)
+    except ThrottleError as error:
+        raise Failure(str(error)) from error
+    admin.alter_configs(changes.topics)
+    admin.alter_broker_configs(changes.brokers)
+    note(
+        f"throttled to {in_bytes(rate)} a second on each of brokers {_listed([*changes.brokers])}:"
+        " the throttle ends with the move if this command waits for it, else with --verify"
+    )
+
+
+def _end_throttle(admin: "Admin", names: Collection[Name]) -> None:
+    """End the throttle of these partitions, unless one of them still moves."""
+    from minibroker.cli.topic.throttle import removal_changes
+
+    topics = admin.list_topics()
+    own = _lists_of(admin, {topic for topic, _ in names}.intersection(topics))
+    if not removal_changes(names, own).topics:
+        return
+    if ongoing := _ongoing(admin, names):
+        verb = "moves" if len(ongoing) == 1 else "move"
+        note(f"{counted(len(ongoing), 'partition')} still {verb}, so the throttle stays")
+        return
+    # The rates first: the lists are what says which brokers have them.
+    changes = removal_changes(names, _lists_of(admin, topics))
+    if changes.brokers:
+        admin.alter_broker_configs(changes.brokers)
+    admin.alter_configs(changes.topics)
+    note("the throttle has ended")
+
+
+def _lists_of(admin: "Admin", topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the lists of throttled replicas of these topics, by property."""
+    from minibroker.cli.topic.throttle import LISTS
+
+    return {
+        topic: {one.name: one.value for one in configs if one.name in LISTS}
+        for topic, configs in admin.describe_configs(*sorted(topics)).items()
+    }
+
+
+def alter_replication_factor(
+    admin: "Admin", topic: str, factor: int, rate: int | None = None
+) -> None:
     """Have each partition of a topic as many replicas; the first ones stay, live brokers with few
-    replicas of the topic get the others."""
+    replicas of the topic get the others. `rate` limits the copies, in bytes a second."""
     present = _present(admin, topic, None)
     racks = racks_of(admin)
     try:
         plan = resized_plan(present, racks, factor, racks)
     except PlanError as error:
         raise Failure(str(error)) from error
-    carry_out(admin, plan)
+    carry_out(admin, plan, rate)
 
 
-def _verify(plan: Assignments, present: Assignments, ongoing: set[Name]) -> None:
+def _verify(admin: "Admin", plan: Assignments, present: Assignments) -> None:
+    ongoing = _ongoing(admin, plan)
     other = [
         (name, "is being reassigned" if name in ongoing else f"is on {_listed(present.get(name))}")
         for name, replicas in sorted(plan.items())
@@ -167,6 +284,7 @@ def _verify(plan: Assignments, present: Assignments, ongoing: set[Name]) -> None
     for (topic, number), what in other[:NAMED_MAX]:
         note(f"{topic}-{number} {what}, planned is {_listed(plan[topic, number])}")
     print(f"{len(plan) - len(other)} of {counted(len(plan), 'partition')} as planned.")
+    _end_throttle(admin, plan)
     if other:
         raise typer.Exit(FAILED)
 
@@ -174,6 +292,7 @@ def _verify(plan: Assignments, present: Assignments, ongoing: set[Name]) -> None
 def _cancel(admin: "Admin", plan: Assignments) -> None:
     report = admin.alter_partition_reassignments(dict.fromkeys(sorted(_ongoing(admin, plan))))
     print(f"Cancelled the reassignment of {counted(len(report.accepted), 'partition')}.")
+    _end_throttle(admin, plan)
     for (topic, number), (_, reason) in list(report.failed.items())[:NAMED_MAX]:
         note(f"{topic}-{number}: {reason}")
     if report.failed:
@@ -186,15 +305,29 @@ def _ongoing(admin: "Admin", names: Iterable[Name]) -> set[Name]:
 
 
 def _present(admin: "Admin", topic: str, numbers: list[int] | None) -> Assignments:
-    """Return the present replicas of a topic's partitions, of all or of these."""
-    [described] = admin.describe_topics(topic)
-    found = {(topic, one.partition): tuple(one.replicas) for one in described.partitions}
+    """Return the replicas of a topic's partitions, of all or of these."""
+    found = targets_of(admin, topic)
     if numbers is None:
         return found
     for number in numbers:
         if (topic, number) not in found:
             raise Failure(f"topic {topic} has no partition {number}")
     return {(topic, number): found[topic, number] for number in numbers}
+
+
+def targets_of(admin: "Admin", *topics: str) -> Assignments:
+    """Return the replicas of all partitions of these topics, as they will be after reassignments
+    under way."""
+    targets = {
+        (topic.name, one.partition): tuple(one.replicas)
+        for topic in admin.describe_topics(*topics)
+        for one in topic.partitions
+    }
+    for (topic, number), ongoing in admin.list_partition_reassignments().items():
+        if (topic, number) in targets:
+            staying = (node for node in ongoing.replicas if node not in ongoing.removing_replicas)
+            targets[topic, number] = tuple(dict.fromkeys((*staying, *ongoing.adding_replicas)))
+    return targets
 
 
 def racks_of(admin: "Admin") -> dict[int, str | None]:
@@ -231,5 +364,5 @@ def _ids(text: str | None) -> list[int] | None:
         raise typer.BadParameter(f"{text!r}: numbers with commas between them") from None
 
 
-def _listed(replicas: tuple[int, ...] | None) -> str:
+def _listed(replicas: Sequence[int] | None) -> str:
     return "no broker" if not replicas else ",".join(map(str, replicas))

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.cli.cluster.layout import HOST
+from minibroker.broker.properties.quotas import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+)
+from minibroker.cli.cluster.layout import HOST, Layout
+from minibroker.client.blocking import Admin
 from tests.support.processes import free_base_port, run_here
 from tests.support.typed_cluster import PATIENCE_S, Cluster, Foreground, wait_until
 
@@ -196,6 +202,31 @@ def test_partitions_move_between_brokers(cluster: Cluster) -> None:
     read = cluster.ask("consume moved --from-beginning --exit-at-end")
     assert sorted(read.split()) == ["one", "two"]  # of partitions, which have no common order
     assert "Cancelled" in cluster.ask("partition reassign --topic moved --cancel")
+
+
+def test_a_throttled_move_leaves_no_throttle(cluster: Cluster) -> None:
+    """While it copies its topic lists the replicas and its brokers have the rate; then neither."""
+    cluster.ask("topic create slow --replica-assignment 1:2")
+    cluster.ask("produce slow", stdin="x" * 100_000 + "\n")
+    plan = cluster.ask("partition reassign --topic slow --brokers 2,3 --dry-run")
+    cluster.ask("partition reassign --plan - --throttle 1000000 --no-wait", stdin=plan)
+    assert "% throttled to 1.0 MB a second on each of brokers 1,2,3" in cluster.stderr
+    assert throttles_of(cluster, "slow") == ["0:1,0:2", "0:3", "1000000", "1000000", "1000000"]
+    planned = [one["replicas"] for one in json.loads(plan)["partitions"]]
+    wait_until("the move is done", lambda: replicas_of(cluster, "slow") == planned)
+    assert cluster.ask("partition reassign --plan - --verify", stdin=plan).startswith("1 of 1")
+    assert throttles_of(cluster, "slow") == ["", "", *["9223372036854775807"] * 3]
+    cluster.ask("partition reassign --topic slow --brokers 1,2 --throttle 1000000")
+    assert throttles_of(cluster, "slow") == ["", "", *["9223372036854775807"] * 3]
+
+
+def throttles_of(cluster: Cluster, topic: str) -> list[str]:
+    """The throttled replicas of leaders and of followers; the rate of each broker as a follower."""
+    with Admin(Layout.load(cluster.root).bootstrap) as admin:
+        [own] = admin.describe_configs(topic).values()
+        values = {one.name: one.value for one in own}
+        rates = [admin.describe_broker_configs(node, FOLLOWER_RATE) for node in (1, 2, 3)]
+    return [values[LEADER_REPLICAS], values[FOLLOWER_REPLICAS], *(one.value for [one] in rates)]
 
 
 @pytest.mark.parametrize(
