@@ -3,6 +3,7 @@
 | key | value |
 |---|---|
 | `cluster-id` | the id that data directories are marked with |
+| `cluster-feature-level` | the finalized level of minibroker.version |
 | `controller` | the active controller; under its broker's lease |
 | `controller-epoch` | the epoch of the newest controller; it is never removed and only grows |
 | `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
@@ -22,6 +23,10 @@ of its transactions compares the `controller` key.
 Values are JSON, so that a person can read them with any SQLite tool. The key of a partition has the
 topic's id and not its name: a topic that is created again under the same name shares nothing with
 the old one.
+
+Without `cluster-feature-level` the level is 1: a store that was made before levels existed. A field
+that an entry lacks has a default, and unknown fields are ignored; every other change of keys or
+values needs a new level.
 """
 
 import json
@@ -33,6 +38,7 @@ from minibroker.broker.controller.state import (
     BrokerRegistration,
     ClosedLog,
     Departure,
+    FeatureLevels,
     PartitionRecord,
     Reassignment,
     State,
@@ -42,9 +48,12 @@ from minibroker.broker.controller.state import (
 from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Delete, Entry, Put, StoreError
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
+CLUSTER: Final = "cluster-"  # the first two begin so
 CLUSTER_ID: Final = "cluster-id"
+FEATURE_LEVEL: Final = "cluster-feature-level"
 CONTROLLER: Final = "controller"
 CONTROLLER_EPOCH: Final = "controller-epoch"
 PRODUCER_IDS: Final = "producer-ids"
@@ -59,6 +68,7 @@ TOMBSTONES: Final = "tombstones/"
 
 READ_AT_ONCE: Final = 500  # topics and partitions, in one turn of the loop
 DEPARTED_LOGS_MAX: Final = 2_000  # in one entry, far below what etcd takes at once
+OF_OLD_BROKERS: Final = (1, 1)  # the feature levels of brokers that register none
 CREATION_BITS: Final = 32  # how many topics one controller can number
 
 Entries = Mapping[str, Entry]
@@ -118,6 +128,7 @@ def read_state(entries: Entries) -> Turns[State]:
             for key in _under(entries, BROKER_CONFIGS)
         },
         creation=(read_controller_epoch(entries) + 1) << CREATION_BITS,
+        feature_level=read_feature_level(entries),
     )
 
 
@@ -200,6 +211,11 @@ def read_controller_epoch(entries: Entries) -> int:
 def read_cluster_id(entries: Entries) -> str | None:
     """Read the cluster's id; None if it has none yet."""
     return str(_read(entries, CLUSTER_ID)) if CLUSTER_ID in entries else None
+
+
+def read_feature_level(entries: Entries) -> int:
+    """Read the finalized level of minibroker.version."""
+    return _number(entries, FEATURE_LEVEL, FEATURE_LEVEL_MIN)
 
 
 def read_producer_ids(entries: Entries) -> int:
@@ -332,6 +348,7 @@ def broker_put(registered: BrokerRegistration, lease: int) -> Put:
         "damaged": sorted(registered.damaged),
         "listeners": registered.listeners,
         "fence_timeout_ms": registered.fence_timeout_ms,
+        "feature_levels": registered.levels,
     }
     if registered.rack is not None:
         value["rack"] = registered.rack
@@ -352,6 +369,11 @@ def active_controller_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
 def cluster_id_put(cluster_id: str) -> Put:
     """The entry of the cluster's id."""
     return _put(CLUSTER_ID, cluster_id)
+
+
+def feature_level_put(level: int) -> Put:
+    """The entry of the finalized level of minibroker.version."""
+    return _put(FEATURE_LEVEL, level)
 
 
 def producer_ids_put(first_unclaimed: int) -> Put:
@@ -427,7 +449,13 @@ def _registered(key: str, found: Any, revision: int) -> BrokerRegistration:
         listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
         fence_timeout_ms=int(found.get("fence_timeout_ms", 0)),
         rack=_rack(found),
+        levels=_levels(found.get("feature_levels", OF_OLD_BROKERS)),
     )
+
+
+def _levels(found: Any) -> FeatureLevels:
+    first, last = found
+    return FeatureLevels(int(first), int(last))
 
 
 def _rack(found: Any) -> str | None:
