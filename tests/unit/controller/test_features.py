@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+import trio
 import trio.testing
 
 from minibroker.broker.controller import entries
@@ -170,13 +171,16 @@ async def test_a_broker_registers_only_under_the_level_that_it_has_checked(
         answer = await fleet.controller.node.submit(request).wait()
         assert answer.error == 0
         assert (await fleet.state()).feature_level == 2
+        await fleet.settled()
+        assert fleet[1].replicas.image.feature_level == 2
         late = lonely_node(fleet.store, **{"node.id": "2"})
         with pytest.RaisesGroup(
             pytest.RaisesExc(StoreError, match="supports 1: start the newer"),
             flatten_subgroups=True,
             allow_unwrapped=True,
         ):
-            await late.run(replace(REGISTRATION, levels=OLD))
+            with trio.fail_after(60):
+                await late.run(replace(REGISTRATION, levels=OLD))
         await fleet[1].kill()
         await fleet[1].start(levels=NEW)
         await fleet.settled()
