@@ -31,7 +31,7 @@ def check_level(level: int, levels: FeatureLevels) -> None:
         other = "newer" if level > levels.last else "older"
         raise StoreError(
             f"the cluster has {MINIBROKER_VERSION} {level}, and this minibroker supports {levels}:"
-            f" start the {other} version of minibroker that the other brokers have"
+            f" use the {other} version of minibroker that the other brokers have"
         )
 
 

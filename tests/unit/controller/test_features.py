@@ -138,13 +138,13 @@ async def test_a_new_cluster_has_the_last_level_of_its_first_broker() -> None:
     with pytest.raises(StoreError) as refused:
         await ensure_cluster_id(store, Random(2), None, OLD)
     assert str(refused.value) == (
-        "the cluster has minibroker.version 2, and this minibroker supports 1: start the newer"
+        "the cluster has minibroker.version 2, and this minibroker supports 1: use the newer"
         " version of minibroker that the other brokers have"
     )
     old = MemoryStore()
     await old.transact([], [entries.cluster_id_put("c")])
     assert await ensure_cluster_id(old, Random(1), None, OLD) == ("c", ABSENT)
-    with pytest.raises(StoreError, match="start the older"):
+    with pytest.raises(StoreError, match="use the older"):
         await ensure_cluster_id(old, Random(1), None, FeatureLevels(2, 3))
 
 
@@ -175,7 +175,7 @@ async def test_a_broker_registers_only_under_the_level_that_it_has_checked(
         assert fleet[1].replicas.image.feature_level == 2
         late = lonely_node(fleet.store, **{"node.id": "2"})
         with pytest.RaisesGroup(
-            pytest.RaisesExc(StoreError, match="supports 1: start the newer"),
+            pytest.RaisesExc(StoreError, match="supports 1: use the newer"),
             flatten_subgroups=True,
             allow_unwrapped=True,
         ):
