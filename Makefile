@@ -13,6 +13,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+VERSION = $(shell sed -n 's/^__version__.*= "\(.*\)"$$/\1/p' package/__init__.py)
 # What mypy looks at.
 TYPED := minibroker
 # Containers often set it. The suite starts hundreds of Pythons, and without compiled files each
@@ -29,7 +30,8 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
 
-.PHONY: demo demo-etcd demo-audit check test lint style types mypy pyright quick $(QUICK) soak bench bench-kafka wheel locks \
+.PHONY: demo demo-etcd demo-audit check test lint style types mypy pyright quick $(QUICK) soak bench bench-kafka wheel \
+	release-check images images-check locks \
 	installed clean
 
 demo: installed
@@ -81,7 +83,20 @@ bench-kafka: installed
 	$(BIN)/python -m tests.bench.against_kafka
 
 wheel: installed
+	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+
+# What .github/workflows/release.yml checks before it publishes; `make release-check TAG=v0.1.0`
+# also says whether that tag may be set.
+release-check: installed
+	$(BIN)/python -m tests.release $(if $(TAG),--tag $(TAG))
+
+images:
+	docker build --tag minibroker:$(VERSION) .
+	docker build --tag minibroker-audit:$(VERSION) --target audit .
+
+images-check: installed
+	$(BIN)/python -m tests.release --images
 
 # The versions and hashes of the libraries in the images: the newest that pyproject.toml takes.
 locks: installed

@@ -49,10 +49,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, TypeVarTuple
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.cluster_id import ensure_cluster_id
+from minibroker.broker.controller.cluster_id import ClusterMark, ensure_cluster_id
 from minibroker.broker.controller.context import OwnBrokerHandlers, RegistrationFacts
 from minibroker.broker.controller.node import ControllerNode
-from minibroker.broker.controller.state import ClosedLog
+from minibroker.broker.controller.state import OWN_LEVELS, ClosedLog
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.defects import Defects
 from minibroker.broker.descriptors import DescriptorBudget
@@ -178,20 +178,20 @@ async def serve(
         try:
             async with _serving_http(config, system) as http:
                 ask = StoreRetry(config.node_id).ask_at_start
-                wanted = ensure_cluster_id, system.store, system.rng, config.cluster_id
-                cluster_id = await _unless(shutdown, ask, *wanted)
-                if cluster_id is None:
+                about = system.store, system.rng, config.cluster_id, OWN_LEVELS
+                mark = await _unless(shutdown, ask, ensure_cluster_id, *about)
+                if mark is None:
                     return
                 now_ms, now = system.wall_ms(), trio.current_time()
                 is_synced = config.flush == "always"
                 marks = RunMarks(system.rng.randbytes(16), is_synced, began_ms=now_ms)
-                whose = system.boot_id, cluster_id, config.node_id
+                whose = system.boot_id, mark.cluster_id, config.node_id
                 await system.in_worker(manager.start, *whose, now_ms, marks)
                 await take_turns(_observe_disk(manager, system.machine()))
                 clock = ClockWatch(now_ms, now, manager.directory.last_run_ms)
                 broker = _Broker(config, system, manager, clock, listeners, shutdown)
                 try:
-                    await broker.run(cluster_id, http, task_status)
+                    await broker.run(mark, http, task_status)
                 except* OSError:
                     manager.directory.distrust_tail()
                     raise
@@ -381,7 +381,7 @@ class _Broker:
         self._groups.forget_topic(topic, now)
 
     async def run(
-        self, cluster_id: str, http: "HttpServer | None", task_status: trio.TaskStatus[Started]
+        self, mark: ClusterMark, http: "HttpServer | None", task_status: trio.TaskStatus[Started]
     ) -> None:
         """Register, serve until the shutdown, close the logs, and withdraw the registration."""
         if http is not None:
@@ -398,12 +398,13 @@ class _Broker:
             was_synced=self._manager.directory.was_synced,
             damaged=lambda: self._manager.damaged,
             listeners=advertised,
+            level_revision=mark.level_revision,
         )
 
         def tell_started() -> None:
             damaged = self._manager.damaged
             endpoint = None if http is None else http.endpoint
-            task_status.started(Started(listening, advertised, cluster_id, damaged, endpoint))
+            task_status.started(Started(listening, advertised, mark.cluster_id, damaged, endpoint))
 
         async with trio.open_nursery() as membership:
             epoch = await _unless(self._shutdown, membership.start, self._node.run, registration)

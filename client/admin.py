@@ -58,6 +58,7 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
 from minibroker.protocol.messages.config_descriptions import ConfigDescription
 from minibroker.protocol.messages.configs import (
@@ -67,6 +68,7 @@ from minibroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     TopicConfigChanges,
 )
+from minibroker.protocol.messages.features import FeatureUpdate, UpdateFeaturesRequest
 from minibroker.protocol.messages.leaders import PREFERRED, UNCLEAN, ElectLeadersRequest
 from minibroker.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from minibroker.protocol.messages.metadata import (
@@ -152,6 +154,17 @@ class LogDirsReport(NamedTuple):
     """
 
     answers: dict[int, DescribeLogDirsResponse]
+    silent: dict[int, str]
+
+
+class FeaturesReport(NamedTuple):
+    """What each live broker reports about feature levels, by node id: `feature_level` is the
+    finalized one, `feature_level_min` and `feature_level_max` are what the broker supports.
+
+    `silent` has the live brokers that did not answer, each with the reason.
+    """
+
+    answers: dict[int, ApiVersionsResponse]
     silent: dict[int, str]
 
 
@@ -428,6 +441,27 @@ class Admin:
         is_gone = error == ErrorCode.BROKER_ID_NOT_REGISTERED
         if error != ErrorCode.NONE and not (is_gone and answer.is_repeated):
             raise BrokerError(error, answer.response.error_message or "")
+
+    async def describe_features(self) -> FeaturesReport:
+        """Return the finalized level of "minibroker.version", as each live broker knows it, and the
+        levels that the broker supports."""
+        alive = {broker.node_id for broker in (await self._metadata(())).brokers}
+        report = FeaturesReport({}, {})
+        await self._ask_each(alive, ApiKey.API_VERSIONS, ApiVersionsRequest(), *report)
+        return report
+
+    async def update_features(
+        self, levels: Mapping[str, int], *, validate_only: bool = False
+    ) -> None:
+        """Finalize higher levels of features, all of them or none.
+
+        A level of "minibroker.version" must be supported by all brokers. It is never lowered: then
+        there is no way back to a version of minibroker that does not support it.
+        """
+        updates = tuple(FeatureUpdate(name, level) for name, level in levels.items())
+        request = UpdateFeaturesRequest(updates, self._answer_within_ms, validate_only)
+        answer = await ask_controller_once(self._open_cluster(), ApiKey.UPDATE_FEATURES, request)
+        _raise_error(answer.response.error, answer.response.error_message)
 
     async def elect_leaders(
         self,

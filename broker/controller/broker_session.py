@@ -23,9 +23,11 @@ import trio
 
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
+from minibroker.broker.controller.features import check_level
 from minibroker.broker.controller.state import BrokerRegistration
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import (
+    ABSENT,
     NO_LEASE,
     Compare,
     LeaseLost,
@@ -66,6 +68,7 @@ class BrokerSession:
         rng: Random,
     ) -> None:
         self.epoch = NO_EPOCH
+        self.level_revision = ABSENT  # of the feature level that was found supported
         self.lease_id = NO_LEASE
         self._store = store
         self._store_retry = store_retry
@@ -88,7 +91,8 @@ class BrokerSession:
     async def register(self, wanted: BrokerRegistration) -> None:
         """Obtain a lease and write the registration under it.
 
-        Raises `NodeIdTaken`, and `StoreError`.
+        Raises `NodeIdTaken`, and `StoreError`, also if the cluster's feature level was raised and
+        is not supported any more.
         """
         key = entries.broker_key(wanted.node_id)
         give_up_at = trio.current_time() + FOREIGN_TTLS * self._ttl_s
@@ -107,7 +111,10 @@ class BrokerSession:
                 continue
             asked_at = trio.current_time()
             lease = await self._store.grant(self._ttl_s)
-            compare = [Compare(key, entries.revision_of(snapshot.entries, key))]
+            compare = [
+                Compare(key, entries.revision_of(snapshot.entries, key)),
+                Compare(entries.FEATURE_LEVEL, self.level_revision),
+            ]
             try:
                 outcome = await self._store.transact(
                     compare, [entries.broker_put(wanted, lease.id)]
@@ -119,6 +126,12 @@ class BrokerSession:
                 self.registered_at = asked_at
                 self._on_renewal(asked_at)
                 return
+            await self._check_level(wanted)
+
+    async def _check_level(self, wanted: BrokerRegistration) -> None:
+        found = (await self._store.get(entries.FEATURE_LEVEL)).entries
+        check_level(entries.read_feature_level(found), wanted.levels)
+        self.level_revision = entries.revision_of(found, entries.FEATURE_LEVEL)
 
     def check(self, registered: BrokerRegistration | None) -> None:
         """Raise `NodeIdTaken` if the registration in the store is a later one than this."""

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.state import BrokerRegistration
+from minibroker.broker.controller.state import OWN_LEVELS, BrokerRegistration, FeatureLevels
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.defects import Defects
-from minibroker.broker.metadata.store import MetadataStore
+from minibroker.broker.metadata.store import ABSENT, MetadataStore
 from minibroker.broker.turns import Turns
 from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH
@@ -81,7 +81,8 @@ class RegistrationFacts:
     `directory_id` names its data directory and `run` counts the starts with it. `tail_safe`: the
     last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
     acknowledged nothing that was not on disk (`flush=always`). `damaged` returns the logs that are
-    damaged now.
+    damaged now. `levels` are the feature levels that the broker supports, and `level_revision` is
+    that of the finalized one when the broker compared them.
     """
 
     endpoint: Endpoint
@@ -91,6 +92,8 @@ class RegistrationFacts:
     was_synced: bool = False
     damaged: Callable[[], Iterable[TopicPartition]] = tuple
     listeners: tuple[NamedEndpoint, ...] = ()
+    levels: FeatureLevels = OWN_LEVELS
+    level_revision: int = ABSENT
 
     def as_of_now(self, node_id: int, process: str, config: Config) -> BrokerRegistration:
         """Return the entry to write; the store gives it its epoch."""
@@ -107,6 +110,7 @@ class RegistrationFacts:
             self.listeners,
             config.fence_timeout_ms,
             config.broker_rack,
+            self.levels,
         )
 
 

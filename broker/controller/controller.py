@@ -82,6 +82,7 @@ from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
 )
+from minibroker.protocol.messages.features import UpdateFeaturesRequest
 from minibroker.protocol.messages.leaders import ElectLeadersRequest
 from minibroker.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -108,6 +109,7 @@ ANSWERED_AFTER_PUSHES: Final = (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     ControlledShutdownRequest,
+    UpdateFeaturesRequest,
 )
 
 # Requests that any client may send.
@@ -119,6 +121,7 @@ OF_CLIENTS: Final = (
     UnregisterBrokerRequest,
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
 )
 
 # Requests before which leaders hand over.

@@ -59,6 +59,7 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
+from minibroker.protocol.messages.features import MINIBROKER_VERSION
 from minibroker.protocol.messages.leaders import PartitionElected
 from minibroker.protocol.types import TopicPartition
 
@@ -108,7 +109,7 @@ def review(
     some are fenced, and the admission of the new brokers."""
     live = liveness_of(state, registered, fenced)
     draft = Draft(state)
-    draft.set_brokers(registered, live.admissions, live.fenced)
+    draft.set_brokers(live.brokers, live.admissions, live.fenced)
     elected = leaderless = 0
     records = ((topic, record) for topic in state.topics.values() for record in topic.partitions)
     for some in at_once(records):
@@ -129,8 +130,23 @@ def review(
             " without a leader"
         )
         draft.reports[:0] = [Report(logging.INFO, text), *_changes_of_directories(live)]
-    draft.reports[:0] = _changes_of_fences(state, live)
+    draft.reports[:0] = [
+        *_unsupporting(registered, live, state.feature_level),
+        *_changes_of_fences(state, live),
+    ]
     return draft.plan(None)
+
+
+def _unsupporting(
+    registered: Mapping[int, BrokerRegistration], live: Liveness, level: int
+) -> Iterator[Report]:
+    for node in sorted(registered.keys() - live.brokers.keys()):
+        text = (
+            f"Broker {node} is not admitted: it supports {MINIBROKER_VERSION}"
+            f" {registered[node].levels}, and the cluster has {level}; restart it with the version"
+            " of minibroker that the other brokers have"
+        )
+        yield Report(logging.ERROR, text)
 
 
 def _changes_of_fences(state: State, live: Liveness) -> Iterator[Report]:

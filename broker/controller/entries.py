@@ -4,6 +4,7 @@
 |---|---|
 | `cluster-id` | the id that data directories are marked with |
 | `cluster-id/restore` | exists while a backup is put back in several transactions |
+| `cluster-feature-level` | the finalized level of minibroker.version |
 | `controller` | the active controller; under its broker's lease |
 | `controller-epoch` | the epoch of the newest controller; it is never removed and only grows |
 | `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
@@ -26,6 +27,10 @@ the old one.
 
 A backup has what only the store knows: `backup.py` says which keys those are, and a restore writes
 them back while no broker runs.
+
+Without `cluster-feature-level` the level is 1: a store that was made before levels existed. A field
+that an entry lacks has a default, and unknown fields are ignored; every other change of keys or
+values needs a new level.
 """
 
 import json
@@ -37,6 +42,7 @@ from minibroker.broker.controller.state import (
     BrokerRegistration,
     ClosedLog,
     Departure,
+    FeatureLevels,
     PartitionRecord,
     Reassignment,
     State,
@@ -46,10 +52,13 @@ from minibroker.broker.controller.state import (
 from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Delete, Entry, Put, StoreError
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
+CLUSTER: Final = "cluster-"  # the first three begin so
 CLUSTER_ID: Final = "cluster-id"
 RESTORE: Final = "cluster-id/restore"  # a broker that starts reads both at once
+FEATURE_LEVEL: Final = "cluster-feature-level"
 CONTROLLER: Final = "controller"
 CONTROLLER_EPOCH: Final = "controller-epoch"
 PRODUCER_IDS: Final = "producer-ids"
@@ -64,6 +73,7 @@ TOMBSTONES: Final = "tombstones/"
 
 READ_AT_ONCE: Final = 500  # topics and partitions, in one turn of the loop
 DEPARTED_LOGS_MAX: Final = 2_000  # in one entry, far below what etcd takes at once
+OF_OLD_BROKERS: Final = (1, 1)  # the feature levels of brokers that register none
 CREATION_BITS: Final = 32  # how many topics one controller can number
 
 Entries = Mapping[str, Entry]
@@ -123,6 +133,7 @@ def read_state(entries: Entries) -> Turns[State]:
             for key in _under(entries, BROKER_CONFIGS)
         },
         creation=(read_controller_epoch(entries) + 1) << CREATION_BITS,
+        feature_level=read_feature_level(entries),
     )
 
 
@@ -205,6 +216,11 @@ def read_controller_epoch(entries: Entries) -> int:
 def read_cluster_id(entries: Entries) -> str | None:
     """Read the cluster's id; None if it has none yet."""
     return str(_read(entries, CLUSTER_ID)) if CLUSTER_ID in entries else None
+
+
+def read_feature_level(entries: Entries) -> int:
+    """Read the finalized level of minibroker.version."""
+    return _number(entries, FEATURE_LEVEL, FEATURE_LEVEL_MIN)
 
 
 def read_producer_ids(entries: Entries) -> int:
@@ -339,6 +355,7 @@ def broker_put(registered: BrokerRegistration, lease: int) -> Put:
         "damaged": sorted(registered.damaged),
         "listeners": registered.listeners,
         "fence_timeout_ms": registered.fence_timeout_ms,
+        "feature_levels": registered.levels,
     }
     if registered.rack is not None:
         value["rack"] = registered.rack
@@ -364,6 +381,11 @@ def controller_epoch_put(epoch: int) -> Put:
 def cluster_id_put(cluster_id: str) -> Put:
     """The entry of the cluster's id."""
     return _put(CLUSTER_ID, cluster_id)
+
+
+def feature_level_put(level: int) -> Put:
+    """The entry of the finalized level of minibroker.version."""
+    return _put(FEATURE_LEVEL, level)
 
 
 def producer_ids_put(first_unclaimed: int) -> Put:
@@ -440,7 +462,13 @@ def _registered(key: str, found: Any, revision: int) -> BrokerRegistration:
         listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
         fence_timeout_ms=int(found.get("fence_timeout_ms", 0)),
         rack=_rack(found),
+        levels=_levels(found.get("feature_levels", OF_OLD_BROKERS)),
     )
+
+
+def _levels(found: Any) -> FeatureLevels:
+    first, last = found
+    return FeatureLevels(int(first), int(last))
 
 
 def _rack(found: Any) -> str | None:

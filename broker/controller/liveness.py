@@ -10,6 +10,7 @@ identifies it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from minibroker.broker.controller.features import supporting
 from minibroker.broker.controller.state import Admission, BrokerRegistration, State
 from minibroker.protocol.types import TopicPartition
 
@@ -79,8 +80,10 @@ def liveness_of(
 ) -> Liveness:
     """Compare the registrations with the controller's state.
 
-    `unheard` are the brokers that do not answer the controller.
+    `unheard` are the brokers that do not answer the controller. A registered broker that does not
+    support the feature level counts as not registered.
     """
+    registered = supporting(registered, state.feature_level)
     previous = state.admissions
     arrived = frozenset(
         node

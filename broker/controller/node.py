@@ -203,6 +203,7 @@ class ControllerNode:
         Raises `StoreError` if the store cannot be used, and `NodeIdTaken` if another broker has or
         takes this node id.
         """
+        self._session.level_revision = registration.level_revision
         await self._register(registration, is_start=True)
         claimed = await self._store_retry.ask_at_start(claim_block, self._store)
         self._producer_ids.add(claimed)

@@ -146,6 +146,11 @@ class Draft:
         self.state = replace(self.state, broker_configs=known)
         self.write([entries.broker_configs_write(node_id, configs)])
 
+    def set_feature_level(self, level: int) -> None:
+        """Finalize a level of minibroker.version."""
+        self.state = replace(self.state, feature_level=level)
+        self.write([entries.feature_level_put(level)])
+
     def add_topic(self, topic: TopicRecord) -> TopicRecord:
         """Add a topic with the next creation number; `write_added` writes it."""
         self.state = replace(self.state, creation=self.state.creation + 1)
@@ -210,7 +215,8 @@ class Draft:
             or before.admissions != after.admissions
             or before.fenced != after.fenced
             or before.groups != after.groups
-            or before.broker_configs != after.broker_configs,
+            or before.broker_configs != after.broker_configs
+            or before.feature_level != after.feature_level,
         )
         writes = tuple(self._writes.values())
         return Plan(answer, after, writes, tuple(self.reports), change)

@@ -293,6 +293,7 @@ class Pushes:
             partitions=tuple(partitions),
             begins_image=self._is_first_due,
             groups=groups,
+            feature_level=states.state.feature_level,
         )
         return Push(ApiKey.UPDATE_METADATA, request)
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller import brokers, elections, reassignments, topics
+from minibroker.broker.controller import brokers, elections, features, reassignments, topics
 from minibroker.broker.controller.elections import UncleanElection
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.state import State
@@ -13,6 +13,7 @@ from minibroker.broker.turns import Turns
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
 from minibroker.protocol.messages.configs import AlterConfigsRequest
 from minibroker.protocol.messages.control import ControlledShutdownRequest
+from minibroker.protocol.messages.features import UpdateFeaturesRequest
 from minibroker.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
@@ -34,6 +35,7 @@ Planned: TypeAlias = (
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
     | UncleanElection
+    | UpdateFeaturesRequest
 )
 
 
@@ -65,4 +67,6 @@ def plan_of(
             planning = reassignments.list_ongoing(state, request, reassigned)
         case UncleanElection():
             planning = elections.plan_unclean(state, request)
+        case UpdateFeaturesRequest():
+            planning = features.plan_update(state, request)
     return (yield from planning)

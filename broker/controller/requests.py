@@ -15,6 +15,10 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
+from minibroker.protocol.messages.features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from minibroker.protocol.messages.leaders import ElectLeadersRequest, ElectLeadersResponse
 from minibroker.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -46,6 +50,7 @@ Request: TypeAlias = (
     | UnregisterBrokerRequest
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
+    | UpdateFeaturesRequest
 )
 WholeResponse: TypeAlias = (
     AlterPartitionResponse
@@ -54,6 +59,7 @@ WholeResponse: TypeAlias = (
     | UnregisterBrokerResponse
     | AlterPartitionReassignmentsResponse
     | ListPartitionReassignmentsResponse
+    | UpdateFeaturesResponse
 )
 Response: TypeAlias = TopicsResponse | WholeResponse
 
@@ -83,6 +89,8 @@ def refuse(request: Request, code: ErrorCode, message: str) -> Response:
             return AlterPartitionReassignmentsResponse(code, message)
         case ListPartitionReassignmentsRequest():
             return ListPartitionReassignmentsResponse(code, message)
+        case UpdateFeaturesRequest():
+            return UpdateFeaturesResponse(code, message)
 
 
 def is_refused(response: Any, code: ErrorCode) -> bool:

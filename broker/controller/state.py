@@ -11,10 +11,27 @@ admits it in the transaction that settles what its arrival means for every parti
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.messages.features import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
+
+
+class FeatureLevels(NamedTuple):
+    """The first and the last level of minibroker.version that a broker supports."""
+
+    first: int = FEATURE_LEVEL_MIN
+    last: int = FEATURE_LEVEL_MAX
+
+    def __contains__(self, level: object) -> bool:
+        return isinstance(level, int) and self.first <= level <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+
+
+OWN_LEVELS: Final = FeatureLevels()  # of this version
 
 
 class Reassignment(NamedTuple):
@@ -115,8 +132,8 @@ class BrokerRegistration:
 
     `epoch` is the broker epoch: the revision of the entry. Each process draws its own `process`.
     The controller fences the broker if it has not answered a probe for `fence_timeout_ms`; 0 stands
-    for a broker of an earlier version, which answers no probes. For the rest see
-    `RegistrationFacts`.
+    for a broker of an earlier version, which answers no probes. `levels` are the feature levels
+    that it supports. For the rest see `RegistrationFacts`.
     """
 
     node_id: int
@@ -131,6 +148,7 @@ class BrokerRegistration:
     listeners: tuple[NamedEndpoint, ...] = ()
     fence_timeout_ms: int = 0
     rack: str | None = None
+    levels: FeatureLevels = OWN_LEVELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +191,8 @@ class State:
 
     `creation` is that of the newest topic (`TopicRecord.creation`). `fenced` are the live brokers
     that do not answer the controller. They are not in the store: a new controller finds out by its
-    own probes. `groups` and `broker_configs` have the settings of groups, and of brokers, that
-    have any of their own.
+    own probes. `feature_level` is the finalized one. `groups` and `broker_configs` have the
+    settings of groups, and of brokers, that have any of their own.
     """
 
     cluster_id: str = ""
@@ -186,6 +204,7 @@ class State:
     fenced: frozenset[int] = frozenset()
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    feature_level: int = FEATURE_LEVEL_MIN
 
     def partition(self, name: TopicPartition) -> PartitionRecord | None:
         """Return a partition; None if there is no such topic or number."""

@@ -23,10 +23,22 @@ class Garbage(Exception):
     """The bytes do not have the format of their version."""
 
 
+class NewerVersion(Garbage):
+    """A value of a version that this broker does not know: a newer broker wrote it."""
+
+    def __init__(self, version: int, newest: int) -> None:
+        super().__init__(
+            f"a value of version {version}, and this broker reads 0 to {newest}: start it with the"
+            " version of minibroker that wrote the record"
+        )
+
+
 class Unreadable(NamedTuple):
-    """A record that this version of the broker cannot read, and why."""
+    """A record that this version of the broker cannot read, and why. `is_newer`: without it what
+    the broker knows of the key is out of date (`NewerVersion`)."""
 
     reason: str
+    is_newer: bool = False
 
 
 class Cursor:

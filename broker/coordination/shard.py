@@ -13,6 +13,9 @@ A log that was truncated below what was replayed of it (by an unclean election, 
 the log) is replayed from its start. The leader epoch of the last replayed record shows it: logs
 that agree in an offset's epoch agree in everything before it.
 
+A record of a key that is not known, or that is no record of this format, is skipped. A value of a
+newer version is not: replay stops before it, and this broker does not serve the partition.
+
 The partition of an id is Kafka's (GRP-01), so that Kafka's tools look for it in the right place:
 Java's hash of the id, made positive, modulo the number of partitions. Java hashes the text in
 UTF-16.
@@ -249,15 +252,7 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
                 self._chunks = read_chunks(log, self.replayed_end, end)
                 chunk = next(self._chunks, None)
         except (InvalidBatch, Refused, StaleSlice) as error:  # no descriptor is free: tried again
-            if not self.is_broken:
-                self.is_broken = True
-                logger.error(
-                    "%s cannot be replayed from offset %d on, its %s have no coordinator: %s",
-                    self.partition.topic_partition,
-                    self.replayed_end,
-                    self._format.what,
-                    error,
-                )
+            self._break(str(error))
             return False
         if chunk is None:
             return False
@@ -265,8 +260,15 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
             self._unfinished = chunk
             self._looked_up_to = self.replayed_end
             return True
-        for offset, _, key, value, _ in chunk.records:
-            decoded = self._format.decode(key, value)
+        records = [
+            (offset, self._format.decode(key, value)) for offset, _, key, value, _ in chunk.records
+        ]
+        for offset, decoded in records:
+            if isinstance(decoded, Unreadable) and decoded.is_newer:
+                self._unfinished = chunk
+                self._break(f"the record at offset {offset} has {decoded.reason}")
+                return False
+        for offset, decoded in records:
             if isinstance(decoded, Unreadable):
                 self._skip(offset, decoded)
             else:
@@ -292,6 +294,18 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
             self.replayed_end <= log.log_end
             and _epoch_of(log, self.replayed_end - 1) == self._replayed_epoch
         )
+
+    def _break(self, reason: str) -> None:
+        """Log once why this partition cannot be replayed for now."""
+        if not self.is_broken:
+            self.is_broken = True
+            logger.error(
+                "%s cannot be replayed from offset %d on, its %s have no coordinator: %s",
+                self.partition.topic_partition,
+                self.replayed_end,
+                self._format.what,
+                reason,
+            )
 
     def _skip(self, offset: int, unreadable: Unreadable) -> None:
         logger.warning(

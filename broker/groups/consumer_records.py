@@ -26,6 +26,7 @@ from minibroker.broker.coordination.record_fields import (
     NO_TAGS,
     Cursor,
     Garbage,
+    NewerVersion,
     compact_array,
     compact_bytes,
     compact_string,
@@ -277,7 +278,10 @@ def decode_consumer_value(kind: ConsumerRecord, data: bytes) -> ConsumerValue:
     if kind is ConsumerRecord.TOPICS:
         return FormerTopics()
     cursor = Cursor(data)
-    if version := cursor.int16():
+    version = cursor.int16()
+    if version > VALUE_VERSION:
+        raise NewerVersion(version, VALUE_VERSION)
+    if version < 0:
         raise Garbage(f"a value of version {version}")
     value = _read(kind, cursor)
     cursor.end()

@@ -14,8 +14,9 @@ string follows an int16 with its size, bytes and arrays an int32, and -1 there m
 
 Of the first two the broker writes the newest versions without tagged fields (key 1 and 2, value 3),
 and reads all older ones, too. The bytes may be anything: `decode` never raises, and returns
-`Unreadable` for what it cannot read (a newer version, too few or too many bytes), which the reader
-logs and skips.
+`Unreadable` for what it cannot read. The reader logs and skips keys of an unknown kind, as Kafka's
+does, and values with too few or too many bytes. It stops at a value of a newer version: the older
+value under the same key is out of date.
 
 A new coordinator may have millions of records to read, most of them offsets of the same few
 partitions in the newest version. So the recent keys are cached, and such a value is read in one
@@ -34,6 +35,7 @@ from minibroker.broker.coordination.record_fields import (
     STRING_BYTES_MAX,
     Cursor,
     Garbage,
+    NewerVersion,
     Unreadable,
     string,
 )
@@ -171,7 +173,7 @@ def decode(key: bytes | None, value: bytes | None) -> Decoded:
     try:
         return _decode(key, value)
     except (Garbage, UnicodeDecodeError) as error:
-        return Unreadable(str(error))
+        return Unreadable(str(error), isinstance(error, NewerVersion))
 
 
 def _decode(key: bytes, value: bytes | None) -> Decoded:
@@ -202,7 +204,9 @@ def _decode_key(key: bytes) -> Key:
 
 def _value_version(cursor: Cursor) -> int:
     version = cursor.int16()
-    if not 0 <= version <= VALUE_VERSION:
+    if version > VALUE_VERSION:
+        raise NewerVersion(version, VALUE_VERSION)
+    if version < 0:
         raise Garbage(f"a value of version {version}")
     return version
 

@@ -4,8 +4,9 @@ A checkpoint has a version line, a count line, then the rows. There are two kind
 partition offset` (recovery points, high watermarks, log starts) and `epoch start` (one log's leader
 epochs). The count line tells a cut file from a whole one. Reading trusts nothing: whatever is not
 exactly this form is a `CheckpointError`, and the caller decides what a lost checkpoint means (a
-lost recovery point means to scan everything, never to fail). Rows are sorted, so equal contents are
-equal bytes.
+lost recovery point means to scan everything, never to fail). A newer version is not lost, and the
+start is refused instead (`NewerFile`), as Kafka refuses it; only epochs are read from the batches
+then. Rows are sorted, so equal contents are equal bytes.
 
 A data directory has four checkpoints of offsets, each replaced as a whole (`Checkpoint`): recovery
 points, high watermarks, log starts, and how far logs are compacted. They lag behind the logs, and
@@ -34,6 +35,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from minibroker.broker.descriptors import NO_DESCRIPTOR
+from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
@@ -48,11 +50,28 @@ FIRST_DIRTY = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 TOPIC_ID_SIZE = 16
 TOPIC_ID_FILE_BYTES_MAX = 1024
+VERSION_DIGITS_MAX = 4
 _VERSION = "0"
 
 
 class CheckpointError(Exception):
     """A checkpoint file that is cut, damaged or of another version."""
+
+
+class NewerVersion(CheckpointError):
+    """A checkpoint file of a version that a newer minibroker writes."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(f"version {version}, known is {_VERSION!r}")
+        self.version = version
+
+
+def newer_file(path: PurePath, version: str) -> DataDirectoryError:
+    """Return the error for a file of a version that a newer minibroker writes."""
+    return DataDirectoryError(
+        f"{path} has version {version}, and this minibroker reads only {_VERSION}: start the"
+        " version of minibroker that wrote it; if the file is damaged, move it away"
+    )
 
 
 def dump_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -107,6 +126,8 @@ def _load(data: bytes, fields: int) -> list[list[str]]:
     except UnicodeDecodeError:
         raise CheckpointError("not text") from None
     version, *lines = text.split("\n")
+    if _is_newer(version):
+        raise NewerVersion(version)
     if version != _VERSION or len(lines) < 2:
         raise CheckpointError(f"version {version[:20]!r}, known is {_VERSION!r}")
     count, *rows, rest = lines
@@ -116,6 +137,12 @@ def _load(data: bytes, fields: int) -> list[list[str]]:
     if any(len(row) != fields for row in split):
         raise CheckpointError(f"a row without {fields} fields")
     return split
+
+
+def _is_newer(version: str) -> bool:
+    """Whether a version line, without its name, is one that may come."""
+    is_number = version.isascii() and version.isdigit() and not version.startswith("0")
+    return is_number and len(version) <= VERSION_DIGITS_MAX
 
 
 def _number(text: str) -> int:
@@ -143,10 +170,13 @@ class Checkpoint:
         self.shortage = ""  # why the file could not be written at the last attempt
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """Return what the last run wrote; nothing if the file cannot be read."""
+        """Return what the last run wrote; nothing if the file cannot be read. Raises
+        `DataDirectoryError` for a newer version."""
         try:
             self._offsets = read_offsets(self._files, self._path)
             self.is_known = self._files.exists(self._path)
+        except NewerVersion as error:
+            raise newer_file(self._path, error.version) from error
         except CheckpointError as error:
             LOGGER.warning("%s is not used: %s", self._path, error)
         return self._offsets
@@ -195,7 +225,7 @@ class Checkpoint:
 
 def read_topic_id(files: Files, directory: PurePath) -> bytes:
     """Return the topic id of the log in a directory, b"" if it is unknown: the file is missing, or
-    a power cut has left a part of it."""
+    a power cut has left a part of it. Raises `DataDirectoryError` for a newer version."""
     path = directory / PARTITION_METADATA
     data = b""
     if files.exists(path):
@@ -204,6 +234,8 @@ def read_topic_id(files: Files, directory: PurePath) -> bytes:
         file.close()
     for line in data.splitlines():
         name, _, value = line.partition(b": ")
+        if name == b"version" and _is_newer(version := value.decode(errors="replace")):
+            raise newer_file(path, version)
         if name == b"topic_id":
             with suppress(ValueError):
                 topic_id = base64.urlsafe_b64decode(value + b"==")

@@ -4,7 +4,8 @@ The marks, and the reasons for their order:
 
 * `.lock` is held while a broker runs; a second one is refused.
 * `meta.properties` says to which cluster and node the directory belongs, and has its
-  `directory.id`: a directory that comes back empty gets another one.
+  `directory.id`: a directory that comes back empty gets another one. Its `version` is also that of
+  the marks below, which have none of their own.
 * `run` counts the starts, durably before anything else happens. If the cluster knows a later run
   than this file, the directory was restored from a copy. It also says whether that run syncs
   appends before it acknowledges them (`flush=always`), and at which wall clock time it began.
@@ -223,6 +224,13 @@ class DataDirectory:
         path = self.root / META
         ours = {"version": FORMAT_VERSION, "cluster.id": cluster_id, "node.id": str(node_id)}
         theirs = _parse(self._files.read_bytes(path)) if self._files.exists(path) else ours
+        version = theirs.get("version", "")
+        if version != FORMAT_VERSION:
+            raise DataDirectoryError(
+                f"data directory {self.root} has version {version[:99]!r} in {META}, and this"
+                f" minibroker reads only {FORMAT_VERSION!r}: start the version of minibroker that"
+                " wrote it, or choose another with --data-dir"
+            )
         for name, value in ours.items():
             if theirs.get(name) != value:
                 raise DataDirectoryError(

@@ -7,6 +7,7 @@ there:
 * a torn tail, which was never acknowledged as durable: it is truncated;
 * after a power cut, segments that do not continue the log: the disk wrote a newer file before an
   older one, or undid a truncation. They were not synced either: they are removed;
+* a batch of a newer format: the start is refused, and the file is left as it is;
 * damage: a valid batch after a bad one, an end below the recovery point, or, if the machine did not
   stop, an end below the high watermark or segments after the end. The bytes are kept in
   `*.damaged` files, named by the first offset they may hold. While such a file exists, the log is
@@ -24,6 +25,7 @@ from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
 from minibroker.broker.log.checkpoints import PARTITION_METADATA, read_topic_id
+from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.log_segments import LogSegments
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLocation
@@ -31,15 +33,17 @@ from minibroker.broker.log.scan import (
     CHECK_WINDOW_BYTES,
     checked_batches,
     find_batch,
+    is_intact,
     is_sound,
     last_offset,
 )
 from minibroker.broker.log.segment import Segment, file_name, offsets_in
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_EPOCH
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_EPOCH
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header
 
 LOGGER = logging.getLogger(__name__)
+MAGIC_TO_COME_MAX = 9  # a higher one is taken for damage
 DAMAGED_SUFFIX = ".damaged"
 ACCEPTED_SUFFIX = ".damaged-accepted"
 # Called with a valid batch: its segment, position and header.
@@ -89,6 +93,28 @@ def check_segment(
     if epochs is not None:
         written_in = epochs.epoch_at(header.base_offset, written_in)
     return accept(position, header) if header.leader_epoch == written_in else checked
+
+
+def refuse_newer_format(segment: Segment, checked: _Checked) -> None:
+    """Raise `DataDirectoryError` if a batch of a newer format follows what was checked.
+
+    In all formats of Kafka the base offset, the length and the format are in the same place. A
+    batch of format 2 of which only this byte is wrong has a valid checksum: that is damage.
+    """
+    data = segment.file.read(checked.end, BATCH_HEADER_BYTES)
+    if len(data) < BATCH_HEADER_BYTES:
+        return
+    header = read_header(data)
+    is_next = header.base_offset == checked.next_offset
+    is_whole = BATCH_HEADER_BYTES <= header.size <= segment.size - checked.end
+    if not (is_next and is_whole and MAGIC < header.magic <= MAGIC_TO_COME_MAX):
+        return
+    if not is_intact(segment.file, checked.end, header):
+        raise DataDirectoryError(
+            f"{segment.path} has a batch of format {header.magic} at offset"
+            f" {header.base_offset}, and this minibroker reads only {MAGIC}: start the version of"
+            " minibroker that wrote it; if the file is damaged, move its directory away"
+        )
 
 
 def read_damage(location: LogLocation) -> Damage | None:
@@ -229,6 +255,7 @@ class Recovery:
 
     def _truncate(self, index: int, checked: _Checked) -> None:
         segment = self._segments[index]
+        refuse_newer_format(segment, checked)
         later = self._segments.pop_from(index + 1)
         reason = self._damage_at(segment, checked, later)
         if reason is not None:

@@ -66,6 +66,7 @@ def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
         brokers={broker.node_id: _broker(broker) for broker in update.brokers},
         topics=topics,
         groups=image.groups if update.groups is None else _groups(update.groups),
+        feature_level=update.feature_level,
     )
     return Merged(
         after,

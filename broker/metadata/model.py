@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 
@@ -79,7 +80,8 @@ class TopicImage:
 
 @dataclass(frozen=True)
 class ClusterImage:
-    """The whole cluster at one moment."""
+    """The whole cluster at one moment. What writes a format that not every supported level has
+    looks at `feature_level`."""
 
     cluster_id: str = ""
     controller_id: int = NO_NODE
@@ -87,6 +89,7 @@ class ClusterImage:
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # their own settings
+    feature_level: int = FEATURE_LEVEL_MIN  # the finalized one
 
     @cached_property
     def topic_names(self) -> Mapping[bytes, str]:

@@ -116,7 +116,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _changes(reassignments.list_ongoing),
     ApiKey.OFFSET_DELETE: _changes(group_offsets.delete),
     ApiKey.ALTER_PARTITION: _changes(control.alter_partition),
-    ApiKey.UPDATE_FEATURES: _reads(features.update),
+    ApiKey.UPDATE_FEATURES: _changes(features.update),
     ApiKey.DESCRIBE_CLUSTER: _reads(cluster.describe),
     ApiKey.LIST_CONFIG_RESOURCES: _reads(configs.list_resources),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _reads(cluster.describe_topic_partitions),

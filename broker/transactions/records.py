@@ -22,6 +22,7 @@ from minibroker.broker.coordination.record_fields import (
     STRING_BYTES_MAX,
     Cursor,
     Garbage,
+    NewerVersion,
     Unreadable,
     compact_string,
     string,
@@ -138,7 +139,7 @@ def decode(key: bytes | None, value: bytes | None) -> Decoded:
     try:
         return _decode(key, value)
     except (Garbage, UnicodeDecodeError) as error:
-        return Unreadable(str(error))
+        return Unreadable(str(error), isinstance(error, NewerVersion))
 
 
 def _decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None]:
@@ -154,7 +155,9 @@ def _decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None]:
 def _transaction(data: bytes) -> Transaction:
     cursor = Cursor(data)
     version = cursor.int16()
-    if version not in (0, VALUE_VERSION):
+    if version > VALUE_VERSION:
+        raise NewerVersion(version, VALUE_VERSION)
+    if version < 0:
         raise Garbage(f"a value of version {version}")
     producer_id, epoch, timeout_ms = cursor.int64(), cursor.int16(), cursor.int32()
     number = cursor.int8()

@@ -31,6 +31,7 @@ from minibroker.cli.cluster.roll import roll
 from minibroker.cli.cluster.up import StopSignals, watch
 from minibroker.cli.cluster.up import start as start_brokers
 from minibroker.cli.cluster.up import stop as stop_brokers
+from minibroker.cli.cluster.upgrade import upgrade
 from minibroker.cli.settings import Settings, given_settings
 from minibroker.cli.terminal import Failure, Format, OutputFormat, counted, note
 
@@ -153,6 +154,7 @@ def status(directory: DataDir = DEFAULT_DIRECTORY, output: Format = OutputFormat
 app.command("describe")(describe)
 app.command("export")(export)
 app.command("roll")(roll)
+app.command("upgrade")(upgrade)
 
 
 @app.command()

@@ -193,9 +193,12 @@ def _copy(path: Path, copy: Path) -> None:
 def _described(found: "Entries") -> dict[str, Any]:
     from minibroker.broker.clock import wall_ms
     from minibroker.broker.controller import entries
+    from minibroker.broker.controller.features import check_level
+    from minibroker.broker.controller.state import OWN_LEVELS
     from minibroker.broker.turns import without_pause
     from minibroker.protocol.constants import NO_NODE
 
+    check_level(entries.read_feature_level(found), OWN_LEVELS)
     state = without_pause(entries.read_state(found))
     left: dict[tuple[bytes, int], list[dict[str, int]]] = {}
     for node_id, departure in sorted(entries.read_departures(found).items()):

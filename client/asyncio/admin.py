@@ -61,6 +61,8 @@ class Admin:
     describe_replicas = awaiting(TrioAdmin.describe_replicas)
     describe_log_dirs = awaiting(TrioAdmin.describe_log_dirs)
     unregister_broker = awaiting(TrioAdmin.unregister_broker)
+    describe_features = awaiting(TrioAdmin.describe_features)
+    update_features = awaiting(TrioAdmin.update_features)
     elect_leaders = awaiting(TrioAdmin.elect_leaders)
     alter_partition_reassignments = awaiting(TrioAdmin.alter_partition_reassignments)
     list_partition_reassignments = awaiting(TrioAdmin.list_partition_reassignments)

@@ -60,6 +60,8 @@ class Admin:
     describe_replicas = waiting(TrioAdmin.describe_replicas)
     describe_log_dirs = waiting(TrioAdmin.describe_log_dirs)
     unregister_broker = waiting(TrioAdmin.unregister_broker)
+    describe_features = waiting(TrioAdmin.describe_features)
+    update_features = waiting(TrioAdmin.update_features)
     elect_leaders = waiting(TrioAdmin.elect_leaders)
     alter_partition_reassignments = waiting(TrioAdmin.alter_partition_reassignments)
     list_partition_reassignments = waiting(TrioAdmin.list_partition_reassignments)

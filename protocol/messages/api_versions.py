@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.features import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,15 @@ class ApiVersion:
 @dataclass(frozen=True, slots=True)
 class ApiVersionsResponse:
     """The apis in order of their keys. `cluster_id` is "" until a controller has told the broker
-    which cluster it is in."""
+    which cluster it is in.
+
+    `feature_level` is the level of minibroker.version that is finalized in the cluster, as far as
+    the broker knows, and the others are the first and the last level that the broker supports.
+    """
 
     error: int = 0
     apis: tuple[ApiVersion, ...] = ()
     cluster_id: str = ""
+    feature_level: int = FEATURE_LEVEL_MIN
+    feature_level_min: int = FEATURE_LEVEL_MIN
+    feature_level_max: int = FEATURE_LEVEL_MAX

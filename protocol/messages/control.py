@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_LAPSE, NO_NODE, NO_STAMP
 from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import NamedEndpoint, TopicPartition
 
@@ -171,7 +172,7 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     `begins_image` a full image begins: this request and the next ones name every topic. The broker
     removes topics that none of them names when the LEADER_AND_ISR with `completes_roles` has
     arrived. `groups`, unless nil, replaces the settings of all groups. `number` as in
-    `LeaderAndIsrRequest`.
+    `LeaderAndIsrRequest`. `feature_level` is the finalized level of minibroker.version.
     """
 
     controller_id: int
@@ -184,6 +185,7 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     begins_image: bool = False
     groups: tuple[GroupState, ...] | None = None
     number: int = 0
+    feature_level: int = FEATURE_LEVEL_MIN
 
 
 @dataclass(frozen=True, slots=True)

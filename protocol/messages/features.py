@@ -1,5 +1,10 @@
-"""UPDATE_FEATURES: asks for other levels of Kafka's features. They are fixed in a version of the
-brokers, so that only the levels that are there can be had."""
+"""UPDATE_FEATURES: asks the controller for other levels of features.
+
+The level of `minibroker.version` is the one number on which the formats of a cluster depend: of the
+metadata store, of the files and of what brokers tell each other. Each broker registers the levels
+that it supports; the cluster's is finalized, and is raised by an operator when all brokers support
+a higher one. The levels of Kafka's own features are fixed in a version of the brokers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +14,12 @@ from typing import Final
 
 from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.transactions import SECOND_PROTOCOL
+
+MINIBROKER_VERSION: Final = "minibroker.version"
+# The levels of it that this version supports. Level 1 has the formats of 0.1.0. What changes a
+# format raises the last one, and writes the new format only where that level is finalized.
+FEATURE_LEVEL_MIN: Final = 1
+FEATURE_LEVEL_MAX: Final = 1
 
 # The features of Kafka that clients look for. group.version 1 is the consumer protocol of groups
 # (KIP-848), transaction.version 2 the second protocol of transactions (KIP-890). All brokers of

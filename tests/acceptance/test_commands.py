@@ -240,6 +240,17 @@ def test_an_interrupted_producer_delivers_what_it_read(shell: Shell) -> None:
         assert b"1 record delivered" in writer.stderr.read()
 
 
+def test_a_feature_level_is_finalized_once_brokers_support_it(shell: Shell) -> None:
+    """A new cluster has the highest level, so nothing changes; a higher one is refused."""
+    shown = "Broker 1: minibroker.version 1, supports 1 to 1\n"
+    tried = shell("cluster upgrade --dry-run")
+    assert tried == f"{shown}minibroker.version 1 can be finalized.\n"
+    assert shell("cluster upgrade") == f"{shown}Finalized minibroker.version 1.\n"
+    shell("cluster upgrade --level 2", code=1)
+    assert "broker 1 supports minibroker.version 1, not 2: restart it" in shell.stderr
+    assert shell.stderr.count("\n") == 1
+
+
 def test_figures(shell: Shell) -> None:
     """`bench` measures; its JSON has what its text has."""
     produced = json.loads(shell("bench produce -n 2000 --format json"))

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -80,7 +80,9 @@ class BrokerProcess:
         *options: str,
         listen: str = "127.0.0.1:0",
         machine: Machine | None = None,
+        tree: Path | None = None,
     ) -> None:
+        """`tree` is what `PYTHONPATH` gets: a package other than the installed one."""
         self.data_dir = data_dir
         self.lines: list[str] = []
         self.address = ""
@@ -90,6 +92,7 @@ class BrokerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=None if tree is None else {**os.environ, "PYTHONPATH": str(tree)},
         )
         self._drain = threading.Thread(target=self._read_output, daemon=True)
         self._drain.start()
@@ -188,13 +191,22 @@ def running_broker(data_dir: Path, *options: str) -> Iterator[BrokerProcess]:
 class ClusterProcesses:
     """Brokers 1 to `count`, laid out in `root` as by `minibroker cluster up`; made by
     `running_cluster`. `settings` are laid over what `cluster up` gives each broker, and so is
-    `store`, a `metadata.store`, if it is not empty."""
+    `store`, a `metadata.store`, if it is not empty. `trees` has the packages of brokers that do not
+    run the installed one; a change counts from the next start on."""
 
-    def __init__(self, root: Path, count: int, settings: dict[str, str], store: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        count: int,
+        settings: dict[str, str],
+        store: str = "",
+        trees: Mapping[int, Path | None] | None = None,
+    ) -> None:
         self.layout = Layout(root.absolute(), count, free_base_port(count), settings)
         self.brokers: dict[int, BrokerProcess] = {}
         self.start_s_max = START_S_MAX
         self.stop_s_max = STOP_S_MAX
+        self.trees = dict(trees or {})
         self._store = store
 
     @property
@@ -221,6 +233,7 @@ class ClusterProcesses:
                 *options,
                 listen=self.address_of(node_id),
                 machine=self.machine_of(node_id),
+                tree=self.trees.get(node_id),
             )
         for node_id in wanted:
             self.brokers[node_id].wait_until_ready(self.start_s_max)
@@ -277,10 +290,14 @@ class ClusterProcesses:
 
 @contextmanager
 def running_cluster(
-    root: Path, count: int = 3, settings: dict[str, str] | None = None, store: str = ""
+    root: Path,
+    count: int = 3,
+    settings: dict[str, str] | None = None,
+    store: str = "",
+    trees: Mapping[int, Path | None] | None = None,
 ) -> Iterator[ClusterProcesses]:
     """Brokers that answer; they are gone when the block ends, however that happens."""
-    cluster = ClusterProcesses(root, count, settings or {}, store)
+    cluster = ClusterProcesses(root, count, settings or {}, store, trees)
     try:
         cluster.start()
         yield cluster

@@ -15,6 +15,7 @@ from tests.support.topology import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 HOOKS = ROOT / ".pre-commit-config.yaml"
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
 
@@ -31,10 +32,11 @@ def judged(*command: str | Path) -> None:
     ("schema", "path"),
     [
         ("github-workflows", WORKFLOW),
+        ("github-workflows", RELEASE),
         ("github-issue-forms", FORMS / "bug.yml"),
         ("github-issue-config", FORMS / "config.yml"),
     ],
-    ids=["workflow", "form", "config"],
+    ids=["workflow", "release", "form", "config"],
 )
 def test_forges_files_follow_their_schema(schema: str, path: Path) -> None:
     """What a forge reads without a word where it is wrong."""
@@ -55,6 +57,23 @@ def test_the_workflow_tries_each_python_that_is_declared() -> None:
     assert linux["steps"][-1] == {"run": "bash .ci/run"}
     assert macos["steps"][-1] == {"run": "make quick"}
     assert set(macos["strategy"]["matrix"]["python"]) <= set(declared)
+
+
+def test_a_release_runs_what_runs_here_and_publishes_only_where_it_is_wanted() -> None:
+    """Its checks are targets of make; only the last job may write anywhere."""
+    workflow = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]
+    commands = [
+        step["run"] for job in ("build", "images") for step in jobs[job]["steps"] if "run" in step
+    ]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = [command.split()[1] for command in commands if command.startswith("make ")]
+    assert targets == ["wheel", "release-check", "images", "images-check"]
+    assert all(f"\n{target}:" in makefile for target in targets)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert jobs["publish"]["if"] == "vars.PUBLISH == 'true'"
+    assert set(jobs["publish"]["needs"]) == {"tests", "build", "images"}
 
 
 def test_the_hooks_are_those_of_make_lint() -> None:

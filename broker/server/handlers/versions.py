@@ -15,5 +15,6 @@ SERVED = tuple(
 
 def handle(services: Services, request: ApiVersionsRequest, now: float) -> ApiVersionsResponse:
     """Return the apis and versions, the same for every client, and the id of the cluster: another
-    one may have taken the address since a client first connected."""
-    return ApiVersionsResponse(0, SERVED, services.image.cluster_id)
+    one may have taken the address since a client first connected. And its feature level."""
+    image = services.image
+    return ApiVersionsResponse(0, SERVED, image.cluster_id, image.feature_level)

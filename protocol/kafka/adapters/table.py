@@ -20,7 +20,11 @@ from minibroker.protocol.kafka.adapters import (
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.protocol.messages.features import FEATURES
+from minibroker.protocol.messages.features import (
+    FEATURE_LEVEL_MIN,
+    FEATURES,
+    MINIBROKER_VERSION,
+)
 
 
 def _api_versions_request(asked: Any, version: Version) -> ApiVersionsRequest:
@@ -32,19 +36,26 @@ _LEVEL_0_SINCE: Final[Version] = 4  # before, no feature may begin with 0
 
 def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any:
     """Convert the answer, with the apis of this wire in place of those of the other, and with the
-    features that all brokers have."""
+    features that all brokers have. The features' epoch grows with the level of the one that can be
+    changed."""
+    supported = apis.API_VERSIONS.response.of("supported_features").make
+    finalized = apis.API_VERSIONS.response.of("finalized_features").make
+    level = answer.feature_level
+    levels = MINIBROKER_VERSION, answer.feature_level_min, answer.feature_level_max
     row = apis.API_VERSIONS.response.of("api_keys").make
     rows = [row(key, one.api.first, one.api.last) for key, one in sorted(ADAPTERS.items())]
     return apis.API_VERSIONS.response.make(
         answer.error,
         rows,
-        supported_features=_SUPPORTED if version >= _LEVEL_0_SINCE else [],
-        finalized_features_epoch=FEATURES_EPOCH,
-        finalized_features=_FINALIZED,
+        supported_features=[
+            *(_SUPPORTED if version >= _LEVEL_0_SINCE else []),
+            supported(*levels),
+        ],
+        finalized_features_epoch=level - FEATURE_LEVEL_MIN,
+        finalized_features=[*_FINALIZED, finalized(MINIBROKER_VERSION, level, level)],
     )
 
 
-FEATURES_EPOCH: Final = 0  # all brokers of this version have the same features
 _SUPPORTED: Final = [
     apis.API_VERSIONS.response.of("supported_features").make(name, 0, level)
     for name, level in FEATURES.items()

@@ -251,7 +251,7 @@ async def test_the_cluster_id_is_made_once(autojump_clock):
     store, ids = MemoryStore(), []
 
     async def ensure(seed):
-        ids.append(await ensure_cluster_id(store, Random(seed)))
+        ids.append((await ensure_cluster_id(store, Random(seed))).cluster_id)
 
     async with trio.open_nursery() as nursery:
         for seed in range(3):

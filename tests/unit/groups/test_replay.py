@@ -42,6 +42,29 @@ async def test_what_cannot_be_read_is_skipped_and_told_once(
     assert len([line for line in caplog.messages if "is skipped" in line]) == 2
 
 
+async def test_a_value_of_a_newer_version_is_not_passed_over(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The offset before it would be told, though a newer broker has committed a later one. Other
+    requests come in vain, and the operator reads once what to do."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        assert await keeper.commit(4) == ErrorCode.NONE
+        key = encode_key(OffsetKey("g", "t", 0))
+        newer = b"\0\4" + encode_value(CommittedOffset(5))[2:] + b"new"
+        batch = encode_batch([(0, b"\0\x63", b"?", ()), (0, key, newer, ())])
+        keeper.offsets.append_as_leader(memoryview(batch), -1, 0.0, 1_000)
+        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        await turn()
+        keeper.apply(state_of_offsets(epochs=(2, 2)))
+        for _ in range(3):
+            await trio.sleep(5)
+            assert error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    [line] = [line for line in caplog.messages if "cannot be replayed" in line]
+    assert "the record at offset 2 has a value of version 4" in line
+    assert "start it with the version of minibroker that wrote" in line
+
+
 async def test_damaged_bytes_are_not_passed_over(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -235,21 +235,27 @@ def test_only_an_unknown_id_has_no_name() -> None:
 
 
 def test_features_are_announced() -> None:
-    """Those that clients look for, from version 3 on; that 0 is a level, from version 4 on."""
+    """Those that clients look for, and ours, from version 3 on; that 0 is a level, from 4 on."""
     told = [
         answer_to(request(apis.API_VERSIONS, version), apis.API_VERSIONS, ApiVersionsResponse())
         for version in (3, 4)
     ]
     assert [[tuple(one) for one in each.supported_features] for each in told] == [
-        [],
-        [("group.version", 0, 1), ("transaction.version", 0, 2)],
+        [("minibroker.version", 1, 1)],
+        [("group.version", 0, 1), ("transaction.version", 0, 2), ("minibroker.version", 1, 1)],
     ]
     for each in told:
         assert each.finalized_features_epoch == 0
         assert [tuple(one) for one in each.finalized_features] == [
             ("group.version", 1, 1),
             ("transaction.version", 2, 2),
+            ("minibroker.version", 1, 1),
         ]
+    raised = ApiVersionsResponse(feature_level=3, feature_level_min=2, feature_level_max=4)
+    value = answer_to(request(apis.API_VERSIONS, 4), apis.API_VERSIONS, raised)
+    assert tuple(value.supported_features[-1]) == ("minibroker.version", 2, 4)
+    assert tuple(value.finalized_features[-1]) == ("minibroker.version", 3, 3)
+    assert value.finalized_features_epoch == 2
     old = request(apis.API_VERSIONS, 2)
     assert not answer_to(old, apis.API_VERSIONS, ApiVersionsResponse()).finalized_features
 

@@ -62,6 +62,13 @@ def test_brokers_and_controller_are_replaced_wholly() -> None:
     assert partition(image).leader == 1
 
 
+def test_the_feature_level_is_the_last_one_told() -> None:
+    """A broker that was told nothing yet writes the formats of the first level."""
+    assert image_of().feature_level == 1
+    image = merged(image_of(), update(feature_level=2)).image
+    assert image.feature_level == 2
+
+
 def test_brokers_are_reached_by_listener() -> None:
     """Each address has a name; by one that a broker lacks, or that an older controller does not
     tell, it is reached where brokers reach it."""

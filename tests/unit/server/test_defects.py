@@ -194,7 +194,6 @@ def test_each_handler_says_on_which_side_it_is() -> None:
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
         ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.UPDATE_FEATURES,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }

@@ -140,6 +140,15 @@ async def test_a_closed_store_is_exported_and_not_touched(tmp_path: Path) -> Non
     assert found == described()
 
 
+async def test_a_store_of_a_newer_level_is_not_misread(tmp_path: Path) -> None:
+    """Its entries may have another form."""
+    store = await write(tmp_path / "metadata.db")
+    await store.transact([], [entries.feature_level_put(99)])
+    await store.close()
+    with pytest.raises(StoreError, match=r"minibroker.version 99, .* use the newer version"):
+        await trio.to_thread.run_sync(export_store, tmp_path / "metadata.db")
+
+
 async def test_a_copy_of_a_store_in_use_is_exported_whole(tmp_path: Path) -> None:
     """What only the write-ahead log has is told, also without the other files that go with it."""
     live, copied = tmp_path / "live", tmp_path / "copied"
