@@ -12,8 +12,8 @@ import trio
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from minibroker.broker.disk import RealFiles, in_worker
+from minibroker.broker.log.file_slice import FileSlice
 from minibroker.broker.log.files import File
-from minibroker.broker.log.segment import FileSlice
 from minibroker.client.net.network import Network, Stream, TcpNetwork
 from minibroker.protocol.types import Endpoint, StaleSlice
 from minibroker.testing.disk import SimulatedFiles
