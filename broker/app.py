@@ -441,8 +441,8 @@ class _Broker:
                 keep_isrs, self._replicas, self._isr_proposals, self._node.call, intervals
             )
             async with trio.open_nursery() as connections:
-                connections.start_soon(self._groups.run)
-                connections.start_soon(self._transactions.run)
+                connections.start_soon(self._groups.run, self._system.in_worker)
+                connections.start_soon(self._transactions.run, self._system.in_worker)
                 connections.start_soon(self._make_marker_sender().run)
                 links = CoordinatorLinks(
                     config.node_id, self._system.network, self._transactions.keeper

@@ -39,6 +39,8 @@ Arguments = TypeVarTuple("Arguments")
 # The distance of the bytes that `is_cached` probes: the kernel reads ahead at least so much.
 CACHE_PROBE_BYTES = 128 * 1024
 SMALL_FILE_BYTES_MAX = 256 << 20  # a checkpoint of a million partitions has less
+# The flag of a read that does not wait for the disk, where the system has it.
+NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 # The kernel or the file system cannot tell whether a page is cached.
 CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -125,19 +127,36 @@ class RealFile:
         # One call returns at most 2 GiB, and fewer bytes on some file systems.
         return data + self.read(position + len(data), size - len(data))
 
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
+        rest = self._size - position
+        if size > rest:
+            size = max(0, rest)
+        if NO_WAIT is None:
+            return self.read(position, size)
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, (data,), position, NO_WAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in CANNOT_TELL:
+                return self.read(position, size)
+            raise
+        return data if count == size else None
+
     def truncate(self, size: int) -> None:
         assert 0 <= size <= self._size, "a log file is never made longer than what was written"
         os.ftruncate(self._descriptor, size)
         self._size = size
 
     def is_cached(self, position: int, size: int) -> bool:
-        if not hasattr(os, "RWF_NOWAIT") or size <= 0:
+        if NO_WAIT is None or size <= 0:
             return True
         probe = bytearray(1)
         last = min(position + size, self._size) - 1
         for at in (*range(position, last, CACHE_PROBE_BYTES), last):
             try:
-                os.preadv(self._descriptor, [probe], at, os.RWF_NOWAIT)
+                os.preadv(self._descriptor, [probe], at, NO_WAIT)
             except BlockingIOError:
                 return False
             except OSError as error:

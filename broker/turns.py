@@ -98,6 +98,37 @@ def without_pause(computation: Steps[Result]) -> Result:
             resume = partial(computation.send, done)
 
 
+def up_to_a_step(computation: Steps[Result]) -> Result | Steps[Result]:
+    """Run a computation up to its first step. Return its result if it has none, or the rest of the
+    computation, which begins with that step."""
+    try:
+        step = next(computation)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    return _from_step(step, computation)
+
+
+def _from_step(step: Step, computation: Steps[Result]) -> Steps[Result]:
+    while True:
+        try:
+            done = yield step
+        except Exception as error:  # of the function in the worker; the computation may expect it
+            resume = partial(computation.throw, error)
+        else:
+            resume = partial(computation.send, done)
+        try:
+            step = resume()
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def finished(outcome: Result | Steps[Result]) -> Result:
+    """Return the result of `up_to_a_step`, without letting other tasks run."""
+    return without_pause(outcome) if isinstance(outcome, Generator) else outcome
+
+
 def in_turns_if(is_long: bool, computation: Turns[Result]) -> Result | Turns[Result]:
     """Return a long computation as it is, and the result of one that takes one turn at most."""
     return computation if is_long else without_pause(computation)

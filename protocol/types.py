@@ -91,6 +91,9 @@ class Slice(Protocol):
     def is_valid(self) -> bool:
         """Return False once the log was truncated: the bytes may now be of another epoch."""
 
+    def read_cached(self) -> bytes | bytearray | None:
+        """Do what `read` does if that does not wait for the disk; else return None."""
+
     def is_cached(self) -> bool:
         """Return whether a read would not wait for the disk."""
 

@@ -146,6 +146,7 @@ class SimulatedBroker:
     async def _run(self, task_status: trio.TaskStatus[object]) -> None:
         PROCESS.set(self.name)
         self.files.clock_ms = lambda: self._wall_ms()  # a deep copy keeps it
+        self.files.stall = stall
         system = System(
             network=self._world.network.host(self.name),
             files=self.files,
@@ -153,7 +154,7 @@ class SimulatedBroker:
             wall_ms=self._wall_ms,
             boot_id=f"boot-{self._boot}",
             rng=self._rng,
-            in_worker=in_worker,
+            in_worker=self._in_worker,
             machine=lambda: self.machine,
             replicas_type=self._replicas_type,
             node_type=self._node_type,
@@ -176,6 +177,14 @@ class SimulatedBroker:
                 task_status.started()
             self.is_running = self.is_serving = False
             self._ended.set()
+
+    async def _in_worker(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
+        """Run the function at a checkpoint, and let others run while it reads from the disk."""
+        call = partial(function, *arguments)
+        result, seconds = await in_worker(self.files.run_in_worker, call)
+        if seconds:
+            await trio.sleep(seconds)
+        return result
 
     def _set_replicas(self, replicas: Replicas) -> None:
         self.replicas = replicas
@@ -282,6 +291,13 @@ class SimulatedCluster:
             broker.crash()
         for broker in self.brokers:
             await broker.wait_ended()
+
+
+def stall(seconds: float) -> None:
+    """Let virtual time pass while no task runs, as when the event loop waits for the disk."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    clock.jump(seconds)
 
 
 async def in_worker(function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:

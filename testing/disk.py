@@ -13,6 +13,9 @@ to prevent:
 * `space_bytes`: appends beyond it write what fits and answer ENOSPC.
 * `descriptors_max`: open files and locks use one descriptor each, and whatever opens a file for a
   moment (a small file, a directory, a sync by a worker) needs one. Without one it answers EMFILE.
+* `evict()`: nothing of the files is in the page cache. A read of such pages then takes `read_s`
+  seconds. That of a worker's function is returned by `run_in_worker`, whose caller lets others run
+  meanwhile; in the loop `stall` is called, and `stalled_s` counts.
 * `flip(path, position)`: one bit changes, in the page cache and on the disk.
 * `stop_at(count)`: instead of the operation after `count` others, `Stopped` is raised, and a write
   is half done. Then `kill` or `power_off`: so a search can crash at every step.
@@ -28,7 +31,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -36,6 +39,8 @@ from minibroker.broker.log.files import File, Lock
 from minibroker.protocol.types import Buffer
 
 SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+Result = TypeVar("Result")
 
 
 class Stopped(BaseException):
@@ -61,6 +66,14 @@ class Node:
         self.durable = bytearray()
         self.same = 0
         self.modified_ms = 0
+        self.uncached: set[int] = set()  # pages
+
+    def pages(self, position: int, size: int) -> set[int]:
+        """Return the pages of these bytes that are not in the page cache."""
+        if not self.uncached:
+            return self.uncached
+        end = min(position + size, len(self.data))
+        return self.uncached.intersection(range(position // PAGE_BYTES, -(-end // PAGE_BYTES)))
 
     def make_durable(self, size: int) -> None:
         """Put `data[:size]` on the disk."""
@@ -110,6 +123,9 @@ class Tree:
 
     def __contains__(self, path: PurePath) -> bool:
         return path in self._nodes
+
+    def __iter__(self) -> Iterator[PurePath]:
+        return iter(self._nodes)
 
     def __getitem__(self, path: PurePath) -> Node | None:
         return self._nodes[path]
@@ -200,17 +216,25 @@ class SimulatedFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def read(self, position: int, size: int) -> bytes:
-        return bytes(self._use("read").data[position : position + size])
+        node = self._use("read")
+        self._disk.wait_for(node, node.pages(position, size))
+        return bytes(node.data[position : position + size])
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        if self._use("read").pages(position, size):
+            return None
+        return self.read(position, size)
 
     def truncate(self, size: int) -> None:
         node = self._use("truncate")
         assert 0 <= size <= len(node.data), "a log file is never made longer than what was written"
         del node.data[size:]
         node.same = min(node.same, size)
+        node.uncached = node.pages(0, size)
         node.modified_ms = self._disk.clock_ms()
 
     def is_cached(self, position: int, size: int) -> bool:
-        return self._disk.is_warm
+        return not self._node.pages(position, size)
 
     def fileno(self) -> int:
         return -1
@@ -260,7 +284,10 @@ class SimulatedFiles:
         self.space_bytes: int | None = None
         self.descriptors_max: int | None = None
         self.descriptors = 0  # in use
-        self.is_warm = True
+        self.read_s = 0.0
+        self.stalled_s = 0.0
+        self.stall: Callable[[float], None] = lambda seconds: None
+        self._worker_s: float | None = None  # of the reads of the worker that runs
         self.clock_ms: Callable[[], int] = lambda: 0
         self.sync_count = 0
         self.life = 0
@@ -306,6 +333,32 @@ class SimulatedFiles:
     ) -> None:
         """Let the next `times` calls of an operation on paths containing `name` raise."""
         self._failures[operation] = (times, number, name)
+
+    def evict(self, name: str = "") -> None:
+        """Take the files with paths containing `name` out of the page cache."""
+        for path in self._names:
+            if name in str(path) and (node := self._names.get(path)) is not None:
+                node.uncached = set(range(-(-len(node.data) // PAGE_BYTES)))
+
+    def run_in_worker(self, function: Callable[[], Result]) -> tuple[Result, float]:
+        """Return the result of a worker's function, and the seconds that its reads take."""
+        self._worker_s = 0.0
+        try:
+            result = function()
+            return result, self._worker_s
+        finally:
+            self._worker_s = None
+
+    def wait_for(self, node: Node, pages: set[int]) -> None:
+        """Read these pages from the disk."""
+        if not pages:
+            return
+        node.uncached = node.uncached - pages
+        if self._worker_s is not None:
+            self._worker_s += self.read_s
+        else:
+            self.stalled_s += self.read_s
+            self.stall(self.read_s)
 
     def flip(self, path: PurePath, position: int, bit: int = 0) -> None:
         """Change one bit."""
@@ -421,7 +474,9 @@ class SimulatedFiles:
     def read_bytes(self, path: PurePath) -> bytes:
         self.check("read", path)
         self.require_descriptor(path)
-        return bytes(self._node(path).data)
+        node = self._node(path)
+        self.wait_for(node, node.pages(0, len(node.data)))
+        return bytes(node.data)
 
     def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
         self.check("write_atomic", path)

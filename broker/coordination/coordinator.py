@@ -15,8 +15,8 @@ Handlers and `run` share one loop, and no change of a shard waits in its middle.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import trio
 
@@ -32,6 +32,7 @@ from minibroker.protocol.types import TopicPartition
 FOLLOW_INTERVAL_S: Final = 1.0
 UNSURE_FENCES_MAX: Final = 2  # of a broker, and of a controller before it
 
+InWorker: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 AnyShard = TypeVar("AnyShard", bound=CoordinatorShard[Any, Any, Any, Any])
 
 
@@ -191,13 +192,13 @@ class PartitionedCoordinator(ABC, Generic[AnyShard]):
     async def _do_duties(self) -> None:
         """Do what recurs, and set `_duty_at` to the next time. The first call is at the start."""
 
-    async def run(self) -> None:
+    async def run(self, in_worker: InWorker) -> None:
         """Follow the partitions on this broker, and serve those that it leads."""
         await self._do_duties()
         while True:
             self._find_shards(trio.current_time())
             for name, shard in list(self._shards.items()):
-                await self._advance(name, shard)
+                await self._advance(name, shard, in_worker)
             if trio.current_time() >= self._duty_at:
                 await self._do_duties()
             await self._wait()
@@ -214,12 +215,15 @@ class PartitionedCoordinator(ABC, Generic[AnyShard]):
             if partition is not None and name not in self._shards:
                 self._shards[name] = self._make_shard(partition)
 
-    async def _advance(self, name: TopicPartition, shard: AnyShard) -> None:
+    async def _advance(self, name: TopicPartition, shard: AnyShard, in_worker: InWorker) -> None:
         """Replay committed records, start serving if possible, and do what is due."""
         if shard.catch_up(trio.current_time()):
             is_behind = True
             while is_behind:
-                await trio.lowlevel.checkpoint()
+                if shard.read_ahead is None:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    shard.end_read_ahead(was_read=await in_worker(shard.read_ahead))
                 is_behind = shard.catch_up(trio.current_time())
             self._purgatory.notify(name)  # a waiting request cannot have seen all of it
         if shard.registry is None and shard.may_serve:

@@ -9,6 +9,7 @@ of the broker's other reads are verified by the receiver.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from minibroker.broker.log.cached_reads import read_slice
 from minibroker.broker.log.log import Log
 from minibroker.broker.turns import AT_ONCE
 from minibroker.protocol.constants import (
@@ -45,15 +46,17 @@ class Chunk(NamedTuple):
     marker: EndMarker | None = None
 
 
-def read_chunks(log: Log, offset: int, end_offset: int) -> Iterator[Chunk]:
+def read_chunks(
+    log: Log, offset: int, end_offset: int, *, may_block: bool = True
+) -> Iterator[Chunk]:
     """Yield the records from `offset` on, below `end_offset`, of one read of the log; nothing if
     there is no whole batch.
 
     Raises `InvalidBatch` for damaged bytes, `Refused` or `StaleSlice` if the segment cannot be
-    opened for now, and `OSError` for errors of the disk.
+    opened for now, `OSError` for errors of the disk, and `NotCached` unless it `may_block`.
     """
-    parts = log.read(offset, CHUNK_BYTES, end_offset)
-    data = memoryview(b"".join(bytes(part.read()) for part in parts))
+    parts = log.read(offset, CHUNK_BYTES, end_offset, may_block=may_block)
+    data = memoryview(b"".join([read_slice(part, may_block=may_block) for part in parts]))
     records: list[Record] = []
     next_offset, leader_epoch = offset, NO_EPOCH
     producer_id = NO_PRODUCER_ID

@@ -2,8 +2,9 @@
 what is live of them while this broker serves it.
 
 `catch_up` may be called at any time: it stops serving when the leader's epoch is over, replays what
-became committed, and tells the registry. Followers replay, too, so that a failover has little left
-to do.
+became committed, and tells the registry. Records that are not in the page cache are replayed once a
+worker thread has read them (`read_ahead`); the coordinator's task sees to that. Followers replay,
+too, so that a failover has little left to do.
 
 A leader serves only once its high watermark has reached the start of its leader epoch, and all
 records below are replayed. A new leader's high watermark may at first be lower than the one up to
@@ -32,6 +33,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from minibroker.broker.coordination.record_fields import Unreadable
 from minibroker.broker.coordination.replay import Chunk, read_chunks
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.cached_reads import READS_AHEAD_MAX, NotCached, ReadAhead
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.replication.partition import Partition
@@ -44,6 +46,7 @@ from minibroker.protocol.types import StaleSlice
 
 logger = logging.getLogger(__name__)
 
+AHEAD_BYTES: Final = 1024 * 1024  # a worker reads beyond what is replayed next
 UNREADABLE_CHARS_MAX: Final = 200  # of the reason, in a log line about a record
 _INT_MIN: Final = -(2**31)
 _NATIVE_UTF_16: Final = f"utf-16-{sys.byteorder[0]}e"
@@ -149,6 +152,7 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
     """See the head of this module. `registry` is None while this broker does not serve it.
 
     All records below `replayed_end` are in `table`. `is_broken`: the next ones cannot be read.
+    `read_ahead`: a worker has to read them first, and `end_read_ahead` is told of it.
     """
 
     def __init__(
@@ -171,6 +175,8 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
         self._looked_up_to = self.replayed_end  # replay was tried up to here, successfully or not
         self.is_broken = False
+        self.read_ahead: ReadAhead | None = None
+        self._reads_ahead = 0  # for the next chunk
 
     @property
     def leader(self) -> Leader | None:
@@ -187,7 +193,8 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
     # -- reading
 
     def catch_up(self, now: float) -> bool:
-        """Replay at most one chunk of committed records; return whether there may be more."""
+        """Replay at most one chunk of committed records, none if a `read_ahead` is needed; return
+        whether there may be more."""
         registry, leader = self.registry, self.leader
         if registry is not None and (
             leader is None or leader.leader_epoch != registry.leader_epoch
@@ -197,6 +204,11 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
         if self.registry is not None:
             self.registry.on_replayed(self.replayed_end, now)
         return is_behind
+
+    def end_read_ahead(self, *, was_read: bool) -> None:
+        """Record that a worker has done `read_ahead`, or could not."""
+        self.read_ahead = None
+        self._reads_ahead = self._reads_ahead + 1 if was_read else READS_AHEAD_MAX
 
     def stop_serving(self, now: float) -> None:
         """Stop serving, and answer the waiting requests."""
@@ -249,11 +261,17 @@ class CoordinatorShard(Generic[Key, Value, ShardTable, ShardRegistry]):
         try:
             chunk, self._unfinished = self._unfinished or next(self._chunks, None), None
             if chunk is None or not _is_in(log, chunk):
-                self._chunks = read_chunks(log, self.replayed_end, end)
+                may_block = self._reads_ahead >= READS_AHEAD_MAX
+                self._chunks = read_chunks(log, self.replayed_end, end, may_block=may_block)
                 chunk = next(self._chunks, None)
+        except NotCached as missing:
+            self.read_ahead = missing.read_ahead(AHEAD_BYTES)
+            self._looked_up_to = self.replayed_end
+            return True
         except (InvalidBatch, Refused, StaleSlice) as error:  # no descriptor is free: tried again
             self._break(str(error))
             return False
+        self._reads_ahead = 0
         if chunk is None:
             return False
         if not self.replay_marker(chunk):

@@ -32,6 +32,7 @@ from itertools import compress as select
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from minibroker.broker.log.cached_reads import reading_ahead
 from minibroker.broker.log.files import File
 from minibroker.broker.log.index import RELATIVE_OFFSET_MAX
 from minibroker.broker.log.log_segments import LogSegments, is_believable
@@ -181,11 +182,12 @@ class _Cursor:
     """Reads the batches of a segment in chunks, from one with a known offset on. Everything but
     its making runs in a worker thread."""
 
-    def __init__(self, segment: Segment, offset: int) -> None:
+    def __init__(self, segment: Segment, offset: int, may_block: bool = True) -> None:
         self._file = segment.file
         self._end = segment.size
         self.position, self._next_offset = 0, segment.base_offset
-        if offset > segment.base_offset and (found := segment.find(offset)):
+        file = segment.reads(may_block=may_block)
+        if offset > segment.base_offset and (found := segment.find(offset, file)):
             self.position, header = found
             self._next_offset = header.base_offset
 
@@ -237,7 +239,7 @@ def read_keys(
     of aborted transactions. Raises BadBytes for a damaged batch, and InvalidBatch for one that
     cannot be decoded."""
     for segment in segments:
-        cursor = _Cursor(segment, newest.end)
+        cursor = yield from _cursor_at(segment, newest.end, require_unchanged)
         while not cursor.is_at_end:
             position = cursor.position
             do_fit = yield partial(_add_keys, cursor, newest, aborted)
@@ -245,6 +247,16 @@ def read_keys(
             traffic.bytes += cursor.position - position
             if not do_fit:
                 return
+
+
+def _cursor_at(
+    segment: Segment, offset: int, require_unchanged: Callable[[], None]
+) -> Steps[_Cursor]:
+    def begin(may_block: bool) -> _Cursor:
+        require_unchanged()
+        return _Cursor(segment, offset, may_block)
+
+    return (yield from reading_ahead(begin))
 
 
 def _add_keys(cursor: _Cursor, newest: NewestOffsets, aborted: AbortedBatches) -> bool:

@@ -29,6 +29,12 @@ class File(Protocol):
     def read(self, position: int, size: int) -> bytes:
         """Return up to `size` bytes; fewer at the end of the file."""
 
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
+        """Do what `read` does if that does not wait for the disk; else return None.
+
+        Where the system cannot tell what is in the page cache, it reads.
+        """
+
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes; never longer than it was."""
 

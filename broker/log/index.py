@@ -12,16 +12,20 @@ in the high half, position in the low), which `bisect` searches without a line o
 index, which is searched rarely, stays as the bytes of its file.
 
 Memory: an index is read from its file at its first use, and `release` frees it again, so a sealed
-segment that nobody reads costs nothing.
+segment that nobody reads costs nothing. What must not wait for the disk calls `require_cached`
+before.
 """
 
 import bisect
 import struct
 import sys
+from abc import ABC, abstractmethod
 from array import array
+from contextlib import suppress
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.log.cached_reads import NotCached
 from minibroker.broker.log.files import Files
 from minibroker.protocol.constants import NO_TIMESTAMP
 
@@ -48,7 +52,7 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
-class IndexFile:
+class IndexFile(ABC):
     """The common part of both indexes: a file of fixed-size entries, and the entries in memory.
 
     Invariant: the first `_written` bytes of the file are the first entries in memory.
@@ -61,8 +65,26 @@ class IndexFile:
         self._files = files
         self._base_offset = base_offset
         self._written = 0
+        self._was_read_ahead = False  # since it was in memory last
+
+    @property
+    @abstractmethod
+    def is_in_memory(self) -> bool:
+        """Whether the next use reads no file."""
+
+    def require_cached(self) -> None:
+        """Raise NotCached unless the index is in memory, or a worker has just read its file."""
+        if not self.is_in_memory and not self._was_read_ahead:
+            raise NotCached(self.path.name, lambda size: self._read_ahead)
+
+    def _read_ahead(self) -> None:
+        # A file that was renamed or removed meanwhile is not the one that is needed.
+        with suppress(FileNotFoundError):
+            self._files.read_bytes(self.path)
+        self._was_read_ahead = True
 
     def _read_file(self) -> bytes:
+        self._was_read_ahead = False
         data = self._files.read_bytes(self.path) if self._files.exists(self.path) else b""
         self._written = len(data) - len(data) % self.entry_bytes
         return data[: self._written]
@@ -102,6 +124,11 @@ class OffsetIndex(IndexFile):
     def __init__(self, files: Files, path: PurePath, base_offset: int) -> None:
         super().__init__(files, path, base_offset)
         self._entries: array[int] | None = None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the next use reads no file."""
+        return self._entries is not None
 
     def _loaded(self) -> "array[int]":
         if self._entries is None:
@@ -189,6 +216,11 @@ class TimeIndex(IndexFile):
         super().__init__(files, path, base_offset)
         self._entries: bytearray | None = None
         self._last_timestamp = NO_TIMESTAMP
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the next use reads no file."""
+        return self._entries is not None
 
     def _loaded(self) -> bytearray:
         if self._entries is None:

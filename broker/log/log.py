@@ -385,18 +385,24 @@ class Log:
     # -- reading
 
     def read(
-        self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool = True
+        self,
+        offset: int,
+        bytes_max: int,
+        end_offset: int,
+        *,
+        at_least_one: bool = True,
+        may_block: bool = True,
     ) -> list[Slice]:
         """Return whole batches below `end_offset`, beginning with the one that holds `offset`.
 
         At most `bytes_max` bytes; with `at_least_one` the first batch is returned at any size.
-        Raises Refused (OFFSET_OUT_OF_RANGE, or a segment cannot be opened for now), and BadBytes if
-        that batch is damaged.
+        Raises Refused (OFFSET_OUT_OF_RANGE, or a segment cannot be opened for now), BadBytes if
+        that batch is damaged, and NotCached unless it `may_block`.
         """
-        return self._read(offset, bytes_max, end_offset, at_least_one)[0]
+        return self._read(offset, bytes_max, end_offset, at_least_one, may_block)[0]
 
     def _read(
-        self, offset: int, bytes_max: int, end_offset: int, at_least_one: bool
+        self, offset: int, bytes_max: int, end_offset: int, at_least_one: bool, may_block: bool
     ) -> tuple[list[Slice], int]:
         """Return the batches as `read` does, and the offset that follows them."""
         if not self.log_start <= offset <= self.log_end:
@@ -409,26 +415,33 @@ class Log:
             return [], offset
         args = (offset, bytes_max, end_offset, at_least_one)
         try:
-            slices, next_offset = self._segments.read(*args, self.epochs)
+            slices, next_offset = self._segments.read(*args, self.epochs, may_block=may_block)
         except OSError as error:
             raise refusal_of(error) from error
         return [*slices], next_offset
 
     def read_committed(
-        self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool = True
+        self,
+        offset: int,
+        bytes_max: int,
+        end_offset: int,
+        *,
+        at_least_one: bool = True,
+        may_block: bool = True,
     ) -> tuple[list[Slice], list[AbortedEntry]]:
         """Read as `read` does, below a last stable offset, and return the aborted transactions that
         overlap the batches, too. If these are many, fewer batches are returned."""
-        slices, end = self._read(offset, bytes_max, end_offset, at_least_one)
+        slices, end = self._read(offset, bytes_max, end_offset, at_least_one, may_block)
         if not slices:
             return [], []
         try:
-            found = [*islice(self._segments.aborted(offset, end), ABORTED_MAX + 1)]
+            aborted = self._segments.aborted(offset, end, may_block=may_block)
+            found = [*islice(aborted, ABORTED_MAX + 1)]
             if len(found) > ABORTED_MAX and found[-1].last_offset < end:
                 # Its marker is within what was read: less is read, up to it.
                 end = found[-1].last_offset + 1
-                slices, end = self._read(offset, bytes_max, end, at_least_one)
-            found = [*self._segments.aborted(offset, end)]
+                slices, end = self._read(offset, bytes_max, end, at_least_one, may_block)
+            found = [*self._segments.aborted(offset, end, may_block=may_block)]
         except OSError as error:
             raise refusal_of(error) from error
         return slices, found
@@ -442,8 +455,8 @@ class Log:
         return max(self.log_start, unstable.last_stable(high_watermark))
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
-        """Estimate the bytes that a read would return, never too few, without a disk read but that
-        of an index. Raises Refused if it cannot be opened for now."""
+        """Estimate the bytes that a read would return, never too few, without a disk read. Raises
+        Refused if a segment cannot be opened for now."""
         start, end = max(offset, self.log_start), min(end_offset, self.log_end)
         try:
             return self._segments.readable_bytes(start, end)

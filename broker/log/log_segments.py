@@ -23,11 +23,13 @@ from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.log.cached_reads import NotCached
+from minibroker.broker.log.file_slice import FileSlice
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
+from minibroker.broker.log.segment import DELETED_SUFFIX, Segment
 from minibroker.broker.log.transaction_index import AbortedEntry
 from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import INT64_MAX, NO_TIMESTAMP
@@ -124,19 +126,26 @@ class LogSegments:
         end_offset: int,
         at_least_one: bool,
         epochs: EpochHistory,
+        *,
+        may_block: bool = True,
     ) -> tuple[list[FileSlice], int]:
         """Return whole batches below `end_offset`, beginning with the one that holds `offset`, and
         the offset that follows them.
 
         They end before a damaged batch. Raises BadBytes if the first batch is damaged, so that no
-        reader takes damage for the end of the log.
+        reader takes damage for the end of the log. Unless it `may_block`, it raises NotCached where
+        it would wait for the disk, but ends before a segment for which it would.
         """
         slices: list[FileSlice] = []
         room = bytes_max
         for index in range(self.index_of(offset), self.index_of(end_offset - 1) + 1):
             segment, behind = self._list[index], self.end_of(index, end_offset + 1)
             try:
-                run = find_run(segment, offset, end_offset, room, epochs)
+                run = find_run(segment, offset, end_offset, room, epochs, may_block=may_block)
+            except NotCached:
+                if slices:
+                    break
+                raise
             except BadBytes as bad:
                 if slices:
                     break
@@ -159,7 +168,7 @@ class LogSegments:
         """Estimate the bytes between two offsets, without a disk read.
 
         Exact near the end of the log; elsewhere too many by at most an index interval and a batch
-        at each side, never too few.
+        at each side, or the rest of a segment whose index is not in memory; never too few.
         """
         if offset >= end_offset:
             return 0
@@ -177,10 +186,15 @@ class LogSegments:
                     return
                 yield segment, position, header
 
-    def aborted(self, offset: int, end_offset: int) -> Iterator[AbortedEntry]:
+    def aborted(
+        self, offset: int, end_offset: int, *, may_block: bool = True
+    ) -> Iterator[AbortedEntry]:
         """The aborted transactions with records between two offsets, in the order of their markers.
-        All transactions that begin below `end_offset` must have ended."""
+        All transactions that begin below `end_offset` must have ended. Raises NotCached unless it
+        `may_block`."""
         for segment in self.from_offset(offset):
+            if not may_block:
+                segment.aborted.require_cached()
             for entry in segment.aborted.ending_from(offset):
                 if entry.first_offset < end_offset:
                     yield entry

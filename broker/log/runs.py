@@ -9,8 +9,9 @@ need not. It does not read the bytes of the records.
 
 from typing import NamedTuple
 
+from minibroker.broker.log.cached_reads import Readable
 from minibroker.broker.log.scan import BadBytes, chained_batches, is_intact
-from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.segment import Segment, bounded
 from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader
 
@@ -27,31 +28,39 @@ class Run(NamedTuple):
 
 
 def find_run(
-    segment: Segment, offset: int, end_offset: int, bytes_max: int, epochs: EpochHistory
+    segment: Segment,
+    offset: int,
+    end_offset: int,
+    bytes_max: int,
+    epochs: EpochHistory,
+    *,
+    may_block: bool = True,
 ) -> Run | None:
     """Return the batches from the one with `offset` on, below `end_offset`; at most `bytes_max`
     bytes, but the first at any size. None if the first does not end below `end_offset`.
 
-    The run ends before the first damaged batch. Raises BadBytes if that is its first batch.
+    The run ends before the first damaged batch. Raises BadBytes if that is its first batch, and
+    NotCached unless it `may_block`.
     """
-    found = segment.find(offset)
+    file = segment.reads(may_block=may_block)
+    found = segment.find(offset, file)
     if found is None:
         raise BadBytes(offset, segment.size, "the segment does not hold it")
     start, first = found
     if first.last_offset >= end_offset:
-        if not is_intact(segment.file, start, first):
+        if not is_intact(file, start, first):
             raise BadBytes(first.base_offset, start, "the checksum is wrong")
         return None
     try:
-        return _walk(segment, found, end_offset, start + bytes_max, epochs)
+        return _walk(file, found, end_offset, start + bytes_max, epochs)
     except BadBytes as bad:
         if bad.position <= start:
-            raise segment.bounded(bad) from None
+            raise bounded(bad, file) from None
         return Run(start, bad.position, bad.offset)
 
 
 def _walk(
-    segment: Segment,
+    file: Readable,
     found: tuple[int, BatchHeader],
     end_offset: int,
     limit: int,
@@ -60,7 +69,7 @@ def _walk(
     """Compare headers up to the end of the run. Raises BadBytes at the first mismatch."""
     start, first = found
     end, last = start, None
-    batches = chained_batches(segment.file, start, first.base_offset, segment.size)
+    batches = chained_batches(file, start, first.base_offset, file.size)
     for count, (position, header) in enumerate(batches):
         is_over = header.last_offset >= end_offset or position + header.size > limit
         if last is not None and (is_over or count == BATCHES_MAX):

@@ -11,7 +11,7 @@ for a batch after bytes that are none, by which recovery tells damage from a tor
 
 from collections.abc import Iterator
 
-from minibroker.broker.log.files import File
+from minibroker.broker.log.cached_reads import Readable
 from minibroker.broker.log.index import RELATIVE_OFFSET_MAX
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_EPOCH, ErrorCode
 from minibroker.protocol.records.batch import (
@@ -27,9 +27,10 @@ CHECK_WINDOW_BYTES = 1024 * 1024
 MAGIC_POSITION = 16
 
 
-def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def batch_headers(file: Readable, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the position and header of each whole batch in `file[position:end]`, unchecked."""
-    window, start = b"", position
+    window: bytes | bytearray = b""
+    start = position
     window_bytes = HOP_WINDOW_BYTES
     while position + BATCH_HEADER_BYTES <= end:
         at = position - start
@@ -76,7 +77,7 @@ class BadBytes(InvalidBatch):
 
 
 def chained_batches(
-    file: File, position: int, next_offset: int, end: int
+    file: Readable, position: int, next_offset: int, end: int
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the position and header of each batch in `file[position:end]`, the first of
     `next_offset`.
@@ -103,7 +104,9 @@ def chained_batches(
     raise BadBytes(next_offset, position, reason)
 
 
-def sound_batches(file: File, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+def sound_batches(
+    file: Readable, position: int, next_offset: int
+) -> Iterator[tuple[int, BatchHeader]]:
     """Yield as `chained_batches`, up to the end of a segment, and leave out what is damaged."""
     while True:
         try:
@@ -117,7 +120,7 @@ def sound_batches(file: File, position: int, next_offset: int) -> Iterator[tuple
         next_offset = read_header(file.read(found, BATCH_HEADER_BYTES)).base_offset
 
 
-def is_intact(file: File, position: int, header: BatchHeader) -> bool:
+def is_intact(file: Readable, position: int, header: BatchHeader) -> bool:
     """Whether a batch is complete and its checksum is right."""
     return (
         header.size >= BATCH_HEADER_BYTES
@@ -138,7 +141,7 @@ def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
     )
 
 
-def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+def checked_batches(file: Readable, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the position and header of each valid batch of a segment, up to the first bad byte.
 
     Valid: whole, magic 2, right CRC, the offset that follows the one before and is within 32 bits
@@ -167,11 +170,11 @@ def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHe
         next_offset, epoch = header.next_offset, header.leader_epoch
 
 
-def _window(file: File, position: int, size: int) -> memoryview:
+def _window(file: Readable, position: int, size: int) -> memoryview:
     return memoryview(file.read(position, size))
 
 
-def find_batch(file: File, position: int, base_offset: int) -> int | None:
+def find_batch(file: Readable, position: int, base_offset: int) -> int | None:
     """Return where, from `position` on, a valid batch of a segment of this base begins; None if
     nowhere."""
     end = file.size
@@ -189,7 +192,7 @@ def find_batch(file: File, position: int, base_offset: int) -> int | None:
     return None
 
 
-def last_offset(file: File, base_offset: int) -> int | None:
+def last_offset(file: Readable, base_offset: int) -> int | None:
     """Return the highest offset of a valid batch in a file of which any part may be bad."""
     last: int | None = None
     position = find_batch(file, 0, base_offset)
@@ -203,7 +206,7 @@ def last_offset(file: File, base_offset: int) -> int | None:
     return last
 
 
-def _is_batch(file: File, position: int, header: BatchHeader, base_offset: int) -> bool:
+def _is_batch(file: Readable, position: int, header: BatchHeader, base_offset: int) -> bool:
     if not is_sound(header, base_offset, base_offset) or position + header.size > file.size:
         return False
     return has_valid_crc(_window(file, position, header.size), header)

@@ -118,11 +118,27 @@ class SealedFile:
                     return data
         return self._use(lambda file: file.read(position, size))
 
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
+        # A file that is not open counts as not cached: a worker opens it.
+        open_file = self.open
+        if open_file is None:
+            return None
+        self.was_read = True
+        try:
+            data = open_file.read_cached(position, size)
+        except OSError:
+            if self.open is open_file:
+                raise
+            return None
+        return data if self.open is open_file else None
+
     def truncate(self, size: int) -> None:
         self.writes += 1
         self._use(lambda file: file.truncate(size))
 
     def is_cached(self, position: int, size: int) -> bool:
+        if self.open is None:  # a worker opens it
+            return False
         return self._use(lambda file: file.is_cached(position, size))
 
     def fileno(self) -> int:

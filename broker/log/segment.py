@@ -15,11 +15,8 @@ a look-up computes no checksum. So each walk from one batch to the next compares
 not follow each other, or a batch is not the one that the index or the memory knows, the walk raises
 `BadBytes` with the lost range and where reading can continue.
 
-A read returns slices of the file, which are sent without being read into Python. A slice outlives
-the call that made it: its answer may wait behind a slow connection while the log is truncated or
-the file removed, and then the same position of the descriptor has other bytes. So a slice remembers
-its segment's generation, which every truncation and the closing of the file raise. A slice of an
-older generation raises `StaleSlice`, and its connection is closed.
+A read returns slices of the file (`file_slice.py`). Every truncation and the closing of the file
+raise the segment's generation, which makes older slices stale.
 
 The file of the active segment stays open. The files of sealed ones are opened when they are read
 (`sealed_files.py`), which changes no generation.
@@ -29,9 +26,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
-from typing import Protocol
 
-from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
+from minibroker.broker.log.cached_reads import CachedReads, Readable
+from minibroker.broker.log.file_slice import FileSlice
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import (
     OFFSET_MAX,
@@ -53,7 +50,7 @@ from minibroker.broker.log.transaction_index import TransactionIndex
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_TIMESTAMP
 from minibroker.protocol.records.batch import BatchHeader, read_header
 from minibroker.protocol.records.control import EndMarker, read_end_marker
-from minibroker.protocol.types import Buffer, StaleSlice
+from minibroker.protocol.types import Buffer
 
 RECENT_BATCHES = 32
 DELETED_SUFFIX = ".deleted"
@@ -192,34 +189,34 @@ class Segment:
 
     # -- looking up
 
-    def batches_from(
-        self, look_up: Callable[[], OffsetPosition], end: int | None = None
-    ) -> Iterator[tuple[int, BatchHeader]]:
-        """Iterate over batches from an index entry to a position. Raises BadBytes for damage."""
-        return chained_batches(self.file, *self._anchor(look_up), self.size if end is None else end)
+    def reads(self, *, may_block: bool) -> Readable:
+        """Return the file for a look-up. Where that must not wait for the disk, its reads raise
+        NotCached."""
+        return self.file if may_block else CachedReads(self)
 
-    def _anchor(self, look_up: Callable[[], OffsetPosition]) -> tuple[int, int]:
+    def batches_from(
+        self, look_up: Callable[[], OffsetPosition], file: Readable
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Iterate over batches from an index entry on, read by `reads`. Raises BadBytes for damage,
+        and NotCached as they do."""
+        if isinstance(file, CachedReads):
+            self.offset_index.require_cached()
+        return chained_batches(file, *self._anchor(look_up, file), self.size)
+
+    def _anchor(self, look_up: Callable[[], OffsetPosition], file: Readable) -> tuple[int, int]:
         """Position and base offset of the batch that an index entry names; it is that one."""
         entry = look_up()
         if entry.position == 0:
             return 0, self.base_offset
-        header = self.header_at(entry)
+        header = _header_at(file, entry)
         if header is not None:
             return entry.position, header.base_offset
+        if isinstance(file, CachedReads):
+            file.require(0, self.size)
         self.rebuild_indexes()
         entry = look_up()
-        header = self.header_at(entry) if entry.position else None
+        header = _header_at(file, entry) if entry.position else None
         return (0, self.base_offset) if header is None else (entry.position, header.base_offset)
-
-    def header_at(self, place: OffsetPosition) -> BatchHeader | None:
-        """Return the header of a batch whose last offset and position are known; None if the batch
-        is not there. The length in the header is unchecked."""
-        data = self.file.read(place.position, BATCH_HEADER_BYTES)
-        if len(data) < BATCH_HEADER_BYTES:
-            return None
-        header = read_header(data)
-        is_it = header.magic == MAGIC and header.last_offset == place.offset
-        return header if is_it and header.last_offset_delta >= 0 else None
 
     def _recent_place(self, offset: int) -> tuple[OffsetPosition, int] | None:
         """The batch that holds an offset, and where it ends, if it is a recent one; an empty one
@@ -237,10 +234,11 @@ class Segment:
         """Return when batches were last written or cut, by the wall clock (ms). Raises OSError."""
         return self._files.modified_ms(self.path)
 
-    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+    def find(self, offset: int, file: Readable) -> tuple[int, BatchHeader] | None:
         """Return position and header of the batch that holds `offset`; None beyond the last batch.
 
-        For an offset below the base: the first batch. Raises BadBytes if the batch is damaged.
+        For an offset below the base: the first batch. `file` is what `reads` returned. Raises
+        BadBytes if the batch is damaged, and NotCached as the reads do.
         """
         offset = max(offset, self.base_offset)
         recent = self._recent_place(offset)
@@ -248,35 +246,28 @@ class Segment:
             place, end = recent
             if place.position == self.size:
                 return None
-            header = self.header_at(place)
+            header = _header_at(file, place)
             is_sound = header is not None and place.position + header.size == end
             if header is not None and is_sound and header.base_offset <= offset:
                 return place.position, header
         try:
-            return _holding(self.batches_from(lambda: self.offset_index.lookup(offset)), offset)
+            batches = self.batches_from(lambda: self.offset_index.lookup(offset), file)
+            return _holding(batches, offset)
         except BadBytes as bad:
-            return self._find_behind(bad, offset)
+            return self._find_behind(bad, offset, file)
 
-    def _find_behind(self, bad: BadBytes, offset: int) -> tuple[int, BatchHeader] | None:
+    def _find_behind(
+        self, bad: BadBytes, offset: int, file: Readable
+    ) -> tuple[int, BatchHeader] | None:
         """Do what `find` does, after the walk has met damaged bytes."""
         while True:
-            bad = self.bounded(bad)
+            bad = bounded(bad, file)
             if bad.next_offset is None or bad.next_offset > offset:
                 raise bad
             try:
-                return _holding(
-                    chained_batches(self.file, bad.end, bad.next_offset, self.size), offset
-                )
+                return _holding(chained_batches(file, bad.end, bad.next_offset, self.size), offset)
             except BadBytes as next_one:
                 bad = next_one
-
-    def bounded(self, bad: BadBytes) -> BadBytes:
-        """Return the same damage, with the start of the next sound batch."""
-        position = find_batch(self.file, bad.position + 1, bad.offset + 1)
-        if position is None:
-            return bad
-        header = read_header(self.file.read(position, BATCH_HEADER_BYTES))
-        return bad.until(header.base_offset, position)
 
     def position_of(self, offset: int) -> int:
         """Return the position of the first batch with `offset` or a later one; `size` without one.
@@ -288,7 +279,7 @@ class Segment:
         recent = self._recent_place(offset)
         if recent is not None:
             return recent[0].position
-        found = self.find(offset)
+        found = self.find(offset, self.file)
         return self.size if found is None else found[0]
 
     def truncation_point(self, offset: int) -> tuple[int, int]:
@@ -296,7 +287,9 @@ class Segment:
         comes next once it and all behind it are gone. Raises BadBytes for damage before it."""
         end = self.base_offset
         try:
-            for position, header in self.batches_from(lambda: self.offset_index.lookup(offset - 1)):
+            for position, header in self.batches_from(
+                lambda: self.offset_index.lookup(offset - 1), self.file
+            ):
                 if header.last_offset >= offset:
                     return position, header.base_offset
                 end = header.next_offset
@@ -307,7 +300,8 @@ class Segment:
         return self.size, end
 
     def position_near(self, offset: int, *, is_end: bool) -> int:
-        """Estimate `position_of` without a disk read: exact near the end, else within an interval.
+        """Estimate `position_of` without a disk read: exact near the end, else within an interval
+        if the index is in memory, and else within the segment.
 
         The error is to the safe side: too low, or with `is_end` too high.
         """
@@ -316,6 +310,8 @@ class Segment:
         recent = self._recent_place(offset)
         if recent is not None:
             return recent[0].position
+        if not self.offset_index.is_in_memory:
+            return self.size if is_end else 0
         if is_end:
             entry = self.offset_index.lookup_at_least(offset)
             return self.size if entry is None else entry.position
@@ -329,7 +325,7 @@ class Segment:
     def sound_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Iterate over positions and headers from the batch with `offset` on, without damaged
         batches."""
-        anchor = self._anchor(lambda: self.offset_index.lookup(offset))
+        anchor = self._anchor(lambda: self.offset_index.lookup(offset), self.file)
         for position, header in sound_batches(self.file, *anchor):
             if header.last_offset >= offset:
                 yield position, header
@@ -340,13 +336,15 @@ class Segment:
             return None
         return read_end_marker(self.file.read(position, header.size), header)
 
-    def batches_since(self, timestamp: int) -> Iterator[tuple[int, BatchHeader]]:
+    def batches_since(self, timestamp: int, file: Readable) -> Iterator[tuple[int, BatchHeader]]:
         """Iterate over the batches from a place on, before which none is of `timestamp` (ms) or
-        later. Raises BadBytes."""
+        later. `file` is what `reads` returned. Raises BadBytes, and NotCached as the reads do."""
+        if isinstance(file, CachedReads):
+            self.time_index.require_cached()
         offset = self.time_index.lookup(timestamp)
-        return self.batches_from(lambda: self.offset_index.lookup(offset))
+        return self.batches_from(lambda: self.offset_index.lookup(offset), file)
 
-    def slice(self, position: int, end: int) -> "FileSlice":
+    def slice(self, position: int, end: int) -> FileSlice:
         """Return the bytes from `position` to `end`."""
         return FileSlice(self, position, end - position)
 
@@ -372,7 +370,7 @@ class Segment:
     def load_tail(self) -> tuple[int, BatchHeader | None]:
         """Walk from the last index entry on; return the end of the sound batches, and the header of
         the last one."""
-        batches = self.batches_from(self.offset_index.last)
+        batches = self.batches_from(self.offset_index.last, self.file)
         # The entry is read after that, because a wrong index is rebuilt.
         entry = self.offset_index.last()
         self.max_timestamp, self._max_timestamp_offset = self.time_index.last()
@@ -482,6 +480,26 @@ class Segment:
             self.file = self._sealed_files.close_active(self._files, self.path, self.file)
 
 
+def bounded(bad: BadBytes, file: Readable) -> BadBytes:
+    """Return the same damage, with the start of the next sound batch."""
+    position = find_batch(file, bad.position + 1, bad.offset + 1)
+    if position is None:
+        return bad
+    header = read_header(file.read(position, BATCH_HEADER_BYTES))
+    return bad.until(header.base_offset, position)
+
+
+def _header_at(file: Readable, place: OffsetPosition) -> BatchHeader | None:
+    """Return the header of a batch whose last offset and position are known; None if the batch is
+    not there. The length in the header is unchecked."""
+    data = file.read(place.position, BATCH_HEADER_BYTES)
+    if len(data) < BATCH_HEADER_BYTES:
+        return None
+    header = read_header(data)
+    is_it = header.magic == MAGIC and header.last_offset == place.offset
+    return header if is_it and header.last_offset_delta >= 0 else None
+
+
 def _holding(
     batches: Iterator[tuple[int, BatchHeader]], offset: int
 ) -> tuple[int, BatchHeader] | None:
@@ -496,84 +514,3 @@ def _holding(
                     raise
             return position, header
     return None
-
-
-class SlicedFile(Protocol):
-    """The file of slices; `generation` grows when bytes are truncated or the file is closed."""
-
-    file: File
-    generation: int
-
-
-class FileSlice:
-    """Bytes `position` to `position + len(slice)` of a segment; see `protocol.types.Slice`."""
-
-    __slots__ = ("_generation", "_size", "_sliced", "position")
-
-    def __init__(self, sliced: SlicedFile, position: int, size: int) -> None:
-        assert position >= 0
-        assert size > 0
-        self._sliced = sliced
-        self._generation = sliced.generation
-        self._size = size
-        self.position = position
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __repr__(self) -> str:
-        return f"FileSlice({self.position}, {self._size})"
-
-    def fileno(self) -> int:
-        """The descriptor; only to be used while `is_valid`, and before the next wait."""
-        try:
-            return self._sliced.file.fileno()
-        except OSError as error:
-            raise _unreadable(error) from error
-
-    def is_valid(self) -> bool:
-        """False once the segment was truncated or closed."""
-        return self._sliced.generation == self._generation
-
-    def pieces(self, bytes_max: int) -> Iterator["FileSlice"]:
-        """Return the same bytes as slices of at most the given size."""
-        for start in range(0, self._size, bytes_max):
-            size = min(bytes_max, self._size - start)
-            piece = FileSlice(self._sliced, self.position + start, size)
-            piece._generation = self._generation
-            yield piece
-
-    def read(self) -> bytes:
-        """Return the bytes. Checks after reading too: a worker may read while the log is cut, or
-        while the segment is sealed and its first file closed."""
-        while True:
-            if not self.is_valid():
-                raise StaleSlice("the log was cut")
-            file = self._sliced.file
-            try:
-                data = file.read(self.position, self._size)
-            except OSError as error:
-                if not self.is_valid():
-                    raise StaleSlice("the file was closed") from None
-                if self._sliced.file is file:
-                    raise _unreadable(error) from error
-                continue
-            if not self.is_valid():
-                raise StaleSlice("the log was cut while it was read")
-            if self._sliced.file is not file:
-                continue
-            if len(data) < self._size:
-                raise StaleSlice("the log was cut while it was read")
-            return data
-
-    def is_cached(self) -> bool:
-        """Whether a read would not wait for the disk."""
-        try:
-            return self._sliced.file.is_cached(self.position, self._size)
-        except OSError as error:
-            raise _unreadable(error) from error
-
-
-def _unreadable(error: OSError) -> Exception:
-    """Return what a slice raises: `StaleSlice` if its file cannot be opened for now."""
-    return StaleSlice(NO_DESCRIPTOR) if error.errno in NO_DESCRIPTORS else error

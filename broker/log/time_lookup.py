@@ -3,7 +3,8 @@
 The headers say which batch can hold the record; only that batch is unpacked, in a worker thread,
 and its records are walked up to the first match. A compressed batch may unpack to a hundred times
 its size, and a log may have any number of batches between two entries of its time index. So the
-look-up pauses after some hundred headers or records.
+look-up pauses after some hundred headers or records. It also pauses where headers are not in the
+page cache, until a worker thread has read them (`cached_reads.py`).
 
 While it pauses, the log changes. Appended batches do no harm. Segments that retention deletes stay
 readable for a while, but their records do not count once the log start has passed them. A
@@ -14,12 +15,16 @@ look-up goes on with the next batch. Where the records cannot be read, it answer
 a whole: its first offset, and the time of its header.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from minibroker.broker.log.cached_reads import reading_ahead
+from minibroker.broker.log.file_slice import FileSlice
 from minibroker.broker.log.outcomes import OffsetAtTime
-from minibroker.broker.log.segment import FileSlice, Segment
+from minibroker.broker.log.scan import chained_batches
+from minibroker.broker.log.segment import Segment
 from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records.batch import BatchHeader
@@ -47,8 +52,12 @@ def find_time(
     for segment in segments:
         if segment.max_timestamp < timestamp_ms:
             continue
-        generation = segment.generation
-        for count, (position, header) in enumerate(segment.batches_since(timestamp_ms), 1):
+        batches = _Batches(segment, timestamp_ms)
+        for count in itertools.count(1):
+            following = yield from batches.next()
+            if following is None:
+                break
+            position, header = following
             if header.base_offset >= end_offset:
                 return None
             if header.max_timestamp >= timestamp_ms and header.last_offset >= log_start():
@@ -56,11 +65,45 @@ def find_time(
                 found = yield from _find_in_batch(part, header, timestamp_ms, log_start)
                 if found is not None:
                     return found if found.offset < end_offset else None
-                _require_same(segment, generation)
             if not count % HEADERS_AT_ONCE:
                 yield None
-                _require_same(segment, generation)
     return None
+
+
+class _Batches:
+    """The batches of a segment, from a place on before which none is of a time (ms) or later."""
+
+    def __init__(self, segment: Segment, timestamp_ms: int) -> None:
+        self._segment = segment
+        self._generation = segment.generation
+        self._timestamp_ms = timestamp_ms
+        self._batches: Iterator[tuple[int, BatchHeader]] | None = None
+        self._last: tuple[int, BatchHeader] | None = None
+
+    def next(self) -> Steps[tuple[int, BatchHeader] | None]:
+        """Return position and header of the next batch, None at the end. Raises BadBytes, and
+        StaleSlice if the log was truncated or closed meanwhile."""
+        return (yield from reading_ahead(self._next))
+
+    def _next(self, may_block: bool) -> tuple[int, BatchHeader] | None:
+        _require_same(self._segment, self._generation)
+        batches, self._batches = self._batches, None  # a generator that raised is at its end
+        if batches is None:
+            batches = self._begin(may_block)
+        self._last = next(batches, None)
+        self._batches = batches
+        return self._last
+
+    def _begin(self, may_block: bool) -> Iterator[tuple[int, BatchHeader]]:
+        """Return the batches behind the last one."""
+        segment = self._segment
+        file = segment.reads(may_block=may_block)
+        if self._last is None:
+            return segment.batches_since(self._timestamp_ms, file)
+        position, header = self._last
+        batches = chained_batches(file, position, header.base_offset, segment.size)
+        next(batches, None)  # if it is damaged, that is seen with the one behind it
+        return batches
 
 
 def _require_same(segment: Segment, generation: int) -> None:

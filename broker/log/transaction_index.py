@@ -43,6 +43,11 @@ class TransactionIndex(IndexFile):
         super().__init__(files, path, base_offset)
         self._entries: bytearray | None = None
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the next use reads no file."""
+        return self._entries is not None
+
     def _loaded(self) -> bytearray:
         if self._entries is None:
             self._entries = bytearray(self._read_file())

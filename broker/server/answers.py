@@ -13,7 +13,7 @@ while what waits to be answered holds more than `WAITING_BYTES_MAX`.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import GeneratorType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from minibroker.broker.server.dispatch import HandlerResult
 from minibroker.broker.server.request_memory import UNCOUNTED_BYTES
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.wires import ResponseEncoder
-from minibroker.broker.turns import take_turns
+from minibroker.broker.turns import take_steps, take_turns
 from minibroker.client.net.network import Stream
 from minibroker.protocol.errors import TooManyElements
 from minibroker.protocol.types import BUFFERS, Part
@@ -58,7 +58,8 @@ class Answers:
     `waiting_size` is the sum of the sizes of the replies that are not sent, `encoded_size` the
     bytes in memory of answers that are being sent. `on_change(now)` is called when much was encoded
     or some was sent. `give_up` ends the session for an exception in a step, or raises what ends the
-    broker; no later answer is sent in the place of one that failed.
+    broker; no later answer is sent in the place of one that failed. `in_worker` runs a step of an
+    answer in a worker thread.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class Answers:
         purgatory: Purgatory,
         on_change: Callable[[float], None],
         give_up: Callable[[Exception, Step], None],
+        in_worker: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:
         self._stream = stream
         self._purgatory = purgatory
         self._on_change = on_change
         self._give_up = give_up
+        self._in_worker = in_worker
         self.waiting_size = 0
         self.encoded_size = 0
         self.failure: Exception | None = None
@@ -192,7 +195,7 @@ class Answers:
         if isinstance(answer, Parked):
             self._settle(await self._purgatory.wait_for_answer(answer))
         elif type(answer) is GeneratorType:
-            self._replies[0] = reply._replace(outcome=await take_turns(answer))
+            self._replies[0] = reply._replace(outcome=await take_steps(answer, self._in_worker))
         else:
             self._step = (reply.kind, Stage.ENCODE)
             await trio.lowlevel.checkpoint()  # the attempt was a turn

@@ -5,7 +5,7 @@ it. It owns no state.
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -14,6 +14,7 @@ from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.defects import Defects
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
+from minibroker.broker.log.cached_reads import ReadAhead
 from minibroker.broker.log.disk_room import RoomStatistics
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
@@ -38,6 +39,8 @@ from minibroker.broker.turns import Turns, at_once
 from minibroker.broker.wall_clock import ClockStatistics
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
 from minibroker.protocol.types import NodeEndpoint, TopicPartition
+
+READS_AT_ONCE: Final = 8  # of trio's 40 threads
 
 Answer = TypeVar("Answer")
 InWorker: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -98,11 +101,15 @@ class Services:
     in_worker: InWorker = _here
     room_statistics: Callable[[], RoomStatistics] = RoomStatistics
     unpacking: trio.Lock = field(default_factory=trio.Lock)
+    reading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(READS_AT_ONCE))
 
-    async def unpack_in_worker(self, function: Callable[[], Answer]) -> Answer:
-        """Run a step of a handler in a worker thread. One runs at a time, so that one large batch
-        is held unpacked at most, however many connections send such batches."""
-        async with self.unpacking:
+    async def step_in_worker(self, function: Callable[[], Answer]) -> Answer:
+        """Run a step of a handler in a worker thread. A few read ahead at a time, one for each
+        connection, so that enough threads are left for what syncs files. Of all other steps one
+        runs at a time, so that one large batch is held unpacked at most, however many connections
+        send such batches."""
+        limit = self.reading if isinstance(function, ReadAhead) else self.unpacking
+        async with limit:
             done: Answer = await self.in_worker(function)
             return done
 

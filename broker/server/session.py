@@ -77,7 +77,13 @@ class Session:
         self._frames = FrameReader(services.config.socket_request_max_bytes)
         self._memory = services.memory
         self._dispatch = dispatch
-        self._answers = Answers(stream, services.purgatory, self._on_answers, self._give_up)
+        self._answers = Answers(
+            stream,
+            services.purgatory,
+            self._on_answers,
+            self._give_up,
+            services.step_in_worker,
+        )
         self._held = 0  # the size that `_memory` knows
         self._step: Step | None = None  # of the reader
         self.is_abandoned = False
@@ -239,7 +245,7 @@ class Session:
     async def _complete(self, reply: Reply) -> Reply:
         """Run the generator that a handler returned to its result, a response or a `Parked`."""
         steps: Any = reply.outcome
-        outcome = await take_steps(steps, self._services.unpack_in_worker)
+        outcome = await take_steps(steps, self._services.step_in_worker)
         if isinstance(outcome, Parked):
             return reply._replace(outcome=outcome, size=reply.size + outcome.held_size)
         size = reply.size + size_of_response(outcome)

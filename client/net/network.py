@@ -318,11 +318,11 @@ class TcpStream:
         What is not cached is read into the cache and dropped: no memory is held while waiting for
         the peer.
         """
+        if self._in_worker is not None and piece.is_valid() and not piece.is_cached():
+            await self._in_worker(piece.read)
         if piece.fileno() < 0:
             await self._send_all([piece.read()])
             return
-        if self._in_worker is not None and piece.is_valid() and not piece.is_cached():
-            await self._in_worker(piece.read)
         position, end = piece.position, piece.position + len(piece)
         while position < end:
             if not piece.is_valid():
@@ -351,16 +351,18 @@ class TcpStream:
         for part in parts:
             if isinstance(part, Buffer):
                 buffers.append(part)
-            elif self._in_worker is None or part.is_cached():
-                buffers.append(part.read())
-            else:
+                continue
+            data = part.read() if self._in_worker is None else part.read_cached()
+            if data is None:
                 raise BlockingIOError
+            buffers.append(data)
         return buffers
 
-    async def _read(self, part: Slice) -> bytes:
-        if self._in_worker is None or not part.is_valid() or part.is_cached():
+    async def _read(self, part: Slice) -> Buffer:
+        if self._in_worker is None:
             return part.read()
-        return await self._in_worker(part.read)
+        data = part.read_cached()
+        return await self._in_worker(part.read) if data is None else data
 
 
 def _unsent(buffers: Sequence[Buffer], count: int) -> Sequence[Buffer]:

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import fetch
+from minibroker.broker.turns import Steps
 from minibroker.client.consumer.aborted_transactions import AbortedTransactions
 from minibroker.protocol.constants import (
     NO_EPOCH,
@@ -116,7 +117,7 @@ class LabConsumer:
             text = self._handle_answer(answer)
             yield f"{waiting.broker} answers the reader, its time is up: {text}"
 
-    def _handle_answer(self, answer: FetchResponse) -> str:
+    def _handle_answer(self, answer: FetchResponse | Steps[FetchResponse]) -> str:
         (fetched,) = as_sent(answer).partitions
         if fetched.error:
             return ErrorCode(fetched.error).name

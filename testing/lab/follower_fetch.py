@@ -17,6 +17,7 @@ from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.handlers import fetch
+from minibroker.broker.turns import Steps, finished
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
@@ -192,8 +193,9 @@ class FollowerFetcher:
         return text
 
 
-def as_sent(response: FetchResponse) -> FetchResponse:
+def as_sent(answer: FetchResponse | Steps[FetchResponse]) -> FetchResponse:
     """Return the response with bytes in place of the slices."""
+    response = finished(answer)
     partitions = []
     for fetched in response.partitions:
         slices = cast(Sequence[Slice], fetched.records)  # b"" is none, too

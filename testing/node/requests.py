@@ -20,7 +20,7 @@ import trio
 from minibroker.broker.replication.purgatory import Parked, Purgatory, Watch
 from minibroker.broker.server.dispatch import HandlerResult, dispatch
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.broker.turns import Steps, without_pause
+from minibroker.broker.turns import Steps, finished, without_pause
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.fetch import (
@@ -447,7 +447,7 @@ def _dropped(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResult
     parked: Parked[Any] = outcome
 
     def drop(response: Any) -> Any:
-        received.errors = _error_names(response)
+        received.errors = _error_names(finished(response))
         raise trio.BrokenResourceError("a test drops this response")
 
     def attempt(now: float) -> Any:

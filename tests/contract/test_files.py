@@ -37,6 +37,20 @@ def test_appended_bytes_are_read_back(disk):
     file.close()
 
 
+def test_a_read_of_what_is_cached(disk):
+    """What was just written is cached, and read as `read` reads it, up to the end of the file."""
+    files, root = disk
+    file = files.open(root / "f", create=True)
+    file.append([b"abcdef"])
+    for position, size in ((1, 3), (4, 100), (6, 1), (9, 1), (0, 0)):
+        assert file.read_cached(position, size) == file.read(position, size)
+    file.truncate(2)
+    assert file.read_cached(1, 3) == b"b"
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.read_cached(0, 1)
+
+
 def test_a_truncated_file_goes_on_at_its_new_end(disk):
     """After a cut, the next append lies at the cut."""
     files, root = disk

@@ -12,8 +12,8 @@ import trio
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from minibroker.broker.disk import RealFiles, in_worker
+from minibroker.broker.log.file_slice import FileSlice
 from minibroker.broker.log.files import File
-from minibroker.broker.log.segment import FileSlice
 from minibroker.client.net.network import Network, Stream, TcpNetwork
 from minibroker.protocol.types import Endpoint, StaleSlice
 from minibroker.testing.disk import SimulatedFiles
@@ -108,6 +108,36 @@ async def test_slices_follow_their_header(machine, size):
         nursery.start_soon(one.send, [b"header", *slices])
         expected = b"header" + data[100 : 100 + size] + data[:100]
         assert await receive(other, len(expected)) == expected
+
+
+@pytest.mark.parametrize("size", [10_000, 40_000, 1_500_000])
+@pytest.mark.parametrize("is_half_cached", [False, True])
+async def test_what_is_not_cached_is_read_by_a_worker(size, is_half_cached):
+    """The loop waits for no disk, whatever the size of a slice, and be its first bytes cached."""
+    files = SimulatedFiles(random.Random(1))
+    files.make_dir(PurePath("/data"))
+    file = files.open(PurePath("/data/segment"), create=True)
+    data = random.Random(size).randbytes(size)
+    file.append([data])
+    part = FileSlice(Segment(file), 0, size)
+    files.evict()
+    if is_half_cached:
+        file.read(0, size // 2)
+    files.read_s, files.stalled_s = 1.0, 0.0
+    workers = 0
+
+    async def read_in_worker(function):
+        nonlocal workers
+        workers += 1
+        return files.run_in_worker(function)[0]
+
+    async with connected(TcpNetwork(read_in_worker)) as (one, other):
+        assert [*one.send_now([b"header", part])] == [b"header", part]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.send, [b"header", part])
+            assert await receive(other, size + 6) == b"header" + data
+    assert workers > 0
+    assert files.stalled_s == 0
 
 
 @pytest.mark.parametrize("size", [1000, 1_500_000])

@@ -31,6 +31,11 @@ the leader's quota is exceeded (`replication/quotas.py`). Such a partition does 
 `bytes_min` and does not rest. Nothing is notified when the quota has room again, so the request
 then waits at most until that is expected.
 
+Records that are not in the page cache are read into it by a worker thread before they are chosen
+(`log/cached_reads.py`), so the answer takes steps, and other connections are served meanwhile. This
+connection's next request waits. The partition, its role and its log may be others after that: it is
+looked at again from the beginning.
+
 Limits: partitions are filled in the request's order. The first batch of the answer is sent whole,
 however large it is, so that a reader always makes progress; all other batches obey both limits.
 """
@@ -38,9 +43,11 @@ however large it is, so that a reader always makes progress; all other batches o
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.cached_reads import NotCached, reading_ahead
+from minibroker.broker.log.log import Log
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
@@ -48,7 +55,7 @@ from minibroker.broker.replication.quotas import ReplicationQuotas
 from minibroker.broker.replication.roles import FollowerFetch
 from minibroker.broker.server.fetch_sessions import FetchContext, Wanted
 from minibroker.broker.server.services import Services
-from minibroker.broker.turns import AT_ONCE, Turns, at_once, without_pause
+from minibroker.broker.turns import AT_ONCE, Steps, Turns, at_once, up_to_a_step, without_pause
 from minibroker.protocol.constants import (
     ELEMENTS_AT_ONCE,
     NO_EPOCH,
@@ -66,6 +73,8 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetched,
 )
 from minibroker.protocol.types import OffsetAndEpoch, Slice, records_size
+
+NO_DIVERGENCE: Final = OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
 
 
 class _View(NamedTuple):
@@ -177,8 +186,8 @@ class _Fetch:
 
     def attempt(self, now: float) -> Any:
         """Return the answer if it is due, else None. An answer about many partitions is a
-        generator. A new high watermark and deleted records
-        alone bring the deadline forward."""
+        generator, and one with records that a worker has to read. A new high watermark and deleted
+        records alone bring the deadline forward."""
         self._attempted_at = now
         all_wanted = self._context.wanted
         views: list[_View] = []
@@ -189,8 +198,8 @@ class _Fetch:
             self._services.fetch_sessions.close(self._context.session_id)
             raise
         if len(all_wanted) > ELEMENTS_AT_ONCE:
-            return self._answer_in_turns(all_wanted, ())
-        return without_pause(self._answer_in_turns(all_wanted, views))
+            return self._answer_in_steps(all_wanted, ())
+        return up_to_a_step(self._answer_in_steps(all_wanted, views))
 
     @property
     def _quotas(self) -> ReplicationQuotas:
@@ -240,12 +249,12 @@ class _Fetch:
     def answer(self) -> Any:
         """Return the answer with the records that there are, perhaps none, as `attempt` does."""
         all_wanted = self._context.wanted
-        turns = self._answer_in_turns(all_wanted, ())
-        return turns if len(all_wanted) > ELEMENTS_AT_ONCE else without_pause(turns)
+        steps = self._answer_in_steps(all_wanted, ())
+        return steps if len(all_wanted) > ELEMENTS_AT_ONCE else up_to_a_step(steps)
 
-    def _answer_in_turns(
+    def _answer_in_steps(
         self, all_wanted: Sequence[Wanted], views: Sequence[_View]
-    ) -> Turns[FetchResponse]:
+    ) -> Steps[FetchResponse]:
         """Read the records and return the answer. `views` are this attempt's, of the first
         partitions; none where the answer pauses."""
         room = self._bytes_max
@@ -254,19 +263,33 @@ class _Fetch:
         try:
             for index, wanted in enumerate(all_wanted):
                 view = views[index] if index < len(views) else None
-                answer, size = self._fetch(wanted, view, room, at_least_one=is_empty)
+                try:
+                    answer, size = self._fetch(wanted, view, room, at_least_one=is_empty)
+                except NotCached:
+                    views = ()
+                    answer, size = yield from self._read_ahead(wanted, room, at_least_one=is_empty)
                 if size:
                     is_empty = False
                     room = max(0, room - size)
                 if self._context.must_send(wanted, answer):
                     answers.append(answer)
                 if index % ELEMENTS_AT_ONCE == ELEMENTS_AT_ONCE - 1:
-                    yield
+                    yield None
         except Exception:
             self._services.fetch_sessions.close(self._context.session_id)  # it is half changed
             raise
         nodes = self._services.nodes(answers)
         return FetchResponse(0, self._context.session_id, tuple(answers), nodes)
+
+    def _read_ahead(
+        self, wanted: Wanted, room: int, *, at_least_one: bool
+    ) -> Steps[tuple[PartitionFetched, int]]:
+        """As `_fetch`, after a worker has read the records into the page cache."""
+
+        def fetch(may_block: bool) -> tuple[PartitionFetched, int]:
+            return self._fetch(wanted, None, room, at_least_one=at_least_one, may_block=may_block)
+
+        return (yield from reading_ahead(fetch, min(wanted.request.bytes_max, room)))
 
     def _look(self, wanted: Wanted) -> _View:
         """Return a partition as it is for this reader.
@@ -304,10 +327,17 @@ class _Fetch:
         return min(view.partition.log.readable_bytes(offset, view.end), wanted.request.bytes_max)
 
     def _fetch(
-        self, wanted: Wanted, view: _View | None, room: int, *, at_least_one: bool
+        self,
+        wanted: Wanted,
+        view: _View | None,
+        room: int,
+        *,
+        at_least_one: bool,
+        may_block: bool = False,
     ) -> tuple[PartitionFetched, int]:
-        """Return one partition's answer and the size (bytes) of its records."""
-        asked, (topic, number) = wanted.request, wanted.name
+        """Return one partition's answer and the size (bytes) of its records. Raises NotCached, and
+        has changed nothing, unless it `may_block`."""
+        asked = wanted.request
         offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
         aborted: tuple[AbortedTransaction, ...] | None = () if self._is_stable else None
@@ -318,14 +348,10 @@ class _Fetch:
             if self._is_held_back(wanted, view):
                 pass
             elif divergence is None and offset < end:
-                log, bytes_max = partition.log, min(asked.bytes_max, room)
-                if self._is_stable:
-                    records, entries = log.read_committed(
-                        offset, bytes_max, end, at_least_one=at_least_one
-                    )
-                    aborted = tuple([AbortedTransaction(*entry[:2]) for entry in entries])
-                else:
-                    records = log.read(offset, bytes_max, end, at_least_one=at_least_one)
+                extent = offset, min(asked.bytes_max, room), end
+                records, aborted = _read(
+                    partition.log, extent, at_least_one, may_block, is_stable=self._is_stable
+                )
                 if records:
                     size = records_size(records)
                     self._record_sent(partition, offset, size)
@@ -336,28 +362,16 @@ class _Fetch:
             return self._failure(wanted, refused.code), 0
         except Refused as refused:
             return self._failure(wanted, refused.code), 0
-        topic_id = asked.topic_id if self._request.is_by_id else b""
-        known = (partition.high_watermark, partition.log.log_start)
-        if divergence is not None:
-            epoch, end = divergence.leader_epoch, divergence.offset
-            return PartitionFetched(
-                topic,
-                number,
-                0,
-                *known,
-                diverging_epoch=epoch,
-                diverging_end=end,
-                topic_id=topic_id,
-                last_stable_offset=partition.last_stable_offset,
-                aborted_transactions=aborted,
-            ), 0
+        diverging = divergence or NO_DIVERGENCE
         return PartitionFetched(
-            topic,
-            number,
+            *wanted.name,
             0,
-            *known,
+            partition.high_watermark,
+            partition.log.log_start,
             records,
-            topic_id=topic_id,
+            diverging_epoch=diverging.leader_epoch,
+            diverging_end=diverging.offset,
+            topic_id=asked.topic_id if self._request.is_by_id else b"",
             last_stable_offset=partition.last_stable_offset,
             aborted_transactions=aborted,
         ), size
@@ -381,11 +395,29 @@ class _Fetch:
         )
 
 
+def _read(
+    log: Log,
+    extent: tuple[int, int, int],
+    at_least_one: bool,
+    may_block: bool,
+    *,
+    is_stable: bool,
+) -> tuple[Sequence[Slice], tuple[AbortedTransaction, ...] | None]:
+    """Return the records of an extent (offset, most bytes, end), and with `is_stable` the aborted
+    transactions that overlap them. Raises as `Log.read`."""
+    if not extent[1] and not at_least_one:  # nothing is read ahead for an answer that is full
+        return (), () if is_stable else None
+    if not is_stable:
+        return log.read(*extent, at_least_one=at_least_one, may_block=may_block), None
+    records, entries = log.read_committed(*extent, at_least_one=at_least_one, may_block=may_block)
+    return records, tuple([AbortedTransaction(*entry[:2]) for entry in entries])
+
+
 def handle(
     services: Services, request: FetchRequest, now: float, peer: str = ""
-) -> FetchResponse | Parked[FetchResponse]:
-    """Answer a peer (host:port) at once, or park. An error of the session is the error of the whole
-    answer."""
+) -> FetchResponse | Parked[FetchResponse] | Steps[FetchResponse]:
+    """Answer a peer (host:port) at once or in steps, or park. An error of the session is the error
+    of the whole answer."""
     unknown: list[PartitionFetched] = []
     try:
         if request.is_by_id:
@@ -394,8 +426,10 @@ def handle(
     except Refused as refused:
         return FetchResponse(refused.code)
     if unknown:
-        return _with_unknown(unknown, fetch.answer())
-    answer: FetchResponse | None = fetch.attempt(now) if fetch.may_wait else fetch.answer()
+        return up_to_a_step(_with_unknown(unknown, fetch))
+    answer: FetchResponse | Steps[FetchResponse] | None = (
+        fetch.attempt(now) if fetch.may_wait else fetch.answer()
+    )
     if answer is not None:
         return answer
     return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)
@@ -429,8 +463,10 @@ def _named(
     return replace(request, partitions=tuple(partitions), session_epoch=epoch), unknown
 
 
-def _with_unknown(unknown: list[PartitionFetched], answer: FetchResponse) -> FetchResponse:
-    return replace(answer, partitions=(*unknown, *answer.partitions))
+def _with_unknown(unknown: list[PartitionFetched], fetch: _Fetch) -> Steps[FetchResponse]:
+    answer = fetch.answer()
+    known: FetchResponse = answer if isinstance(answer, FetchResponse) else (yield from answer)
+    return replace(known, partitions=(*unknown, *known.partitions))
 
 
 def _begin(services: Services, request: FetchRequest, now: float, peer: str) -> Turns[_Fetch]:
@@ -455,7 +491,7 @@ def is_large(request: FetchRequest) -> bool:
 
 def handle_in_turns(
     services: Services, request: FetchRequest, now: float, peer: str
-) -> Turns[FetchResponse | Parked[FetchResponse]]:
+) -> Steps[FetchResponse | Parked[FetchResponse]]:
     """As `handle`, for a request about many partitions."""
     unknown: list[PartitionFetched] = []
     try:
@@ -465,7 +501,5 @@ def handle_in_turns(
     except Refused as refused:
         return FetchResponse(refused.code)
     if unknown:
-        answer = fetch.answer()
-        known: FetchResponse = answer if isinstance(answer, FetchResponse) else (yield from answer)
-        return _with_unknown(unknown, known)
+        return (yield from _with_unknown(unknown, fetch))
     return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)

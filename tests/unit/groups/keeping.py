@@ -37,6 +37,7 @@ from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.subscription import Subscription, encode_subscription
 from minibroker.protocol.types import TopicPartition
+from minibroker.testing.cluster import in_worker
 from tests.unit.node import Node, state_of, state_of_transactions
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
@@ -138,7 +139,7 @@ async def keeping(keeper: Keeper) -> AsyncIterator[Keeper]:
     is_done = False
     async with trio.open_nursery() as nursery:
         nursery.cancel_scope.deadline = trio.current_time() + HOUR_S
-        nursery.start_soon(keeper.groups.run)
+        nursery.start_soon(keeper.groups.run, in_worker)
         await trio.testing.wait_all_tasks_blocked()
         yield keeper
         is_done = True

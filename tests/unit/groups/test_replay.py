@@ -21,6 +21,7 @@ from minibroker.protocol.messages.groups import HeartbeatRequest
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
+from minibroker.testing.cluster import in_worker
 from tests.unit.groups.keeping import TWO, Keeper, error_of, keeping, state_of_offsets, turn
 from tests.unit.log.workbench import finish
 from tests.unit.node import ROOT
@@ -148,7 +149,7 @@ async def test_a_long_log_does_not_hold_the_loop_up(
     assert 0 < len(chunk.records) < 1000
     turns = 0
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.groups.run)
+        nursery.start_soon(keeper.groups.run, in_worker)
         while error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             turns += 1
             await trio.lowlevel.checkpoint()

@@ -490,3 +490,27 @@ def test_a_follower_that_ends_inside_a_filler_goes_on_there(end: int):
 def batches_in(data: bytes):
     for position, header in iterate_headers(data):
         yield header.base_offset, bytes(data[position : position + header.size])
+
+
+def test_what_is_not_cached_is_read_in_workers():
+    """Also the index, and the header where the dirty part begins, in the middle of a segment."""
+    one = bench(segment_bytes=30_000)
+    for number in range(120):
+        put(one, (f"k{number}", "v" * 1000))
+    without_pause(one.log.apply_retention(0, NOW))  # it frees the indexes
+    one.files.evict()
+    one.files.read_s = 1.0
+    one.log.compaction.first_dirty = 20
+    found = one.log.compaction.find_cleanable(one.log.log_end, NOW)
+    steps, sent, seconds = one.log.compaction.clean(found, MEGABYTE, NOW), None, 0.0
+    while True:
+        try:
+            step = steps.send(sent)
+        except StopIteration:
+            break
+        sent = None
+        if step is not None:
+            sent, more = one.files.run_in_worker(step)
+            seconds += more
+    assert seconds > 0
+    assert one.files.stalled_s == 0

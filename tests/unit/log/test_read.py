@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.segment import FileSlice
+from minibroker.broker.log.file_slice import FileSlice
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import read_header, stamp, write_header
@@ -132,7 +132,7 @@ def test_cached_is_asked_of_the_file():
     [part] = bench.log.read(0, 1000, 6)
     assert part.is_cached()
     assert part.fileno() == -1
-    bench.files.is_warm = False
+    bench.files.evict()
     assert not part.is_cached()
 
 

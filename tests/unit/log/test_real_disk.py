@@ -43,6 +43,24 @@ def test_a_log_lives_on(tmp_path):
     log.close()
 
 
+def test_only_cached_bytes_are_read_without_waiting(tmp_path):
+    """Of a file that is not in the page cache, or only in part, the system reads nothing; once a
+    worker has read it all is there."""
+    path = tmp_path / "f"
+    file = RealFiles().open(path, create=True)
+    size = 1 << 20
+    file.append([os.urandom(size)])
+    file.sync_now()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert file.read_cached(0, 61) is None
+    start = file.read(0, 61)
+    assert file.read_cached(0, 61) == start
+    assert file.read_cached(0, size) is None, "the first page does not stand for the others"
+    whole = file.read(0, size)
+    assert file.read_cached(0, size) == whole
+    file.close()
+
+
 def refused(root) -> str:
     """What a start in this directory says."""
     manager = LogManager(RealFiles(), root, UNLIMITED)

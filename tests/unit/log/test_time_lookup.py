@@ -3,6 +3,8 @@
 import pytest
 
 from minibroker.broker.log import time_lookup
+from minibroker.broker.log.cached_reads import AHEAD_BYTES_MIN, ReadAhead
+from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import read_header, stamp, write_header
 from minibroker.protocol.records.record import encode_batch
@@ -176,3 +178,96 @@ def test_segments_that_retention_deletes_are_still_read():
     without_pause(bench.log.apply_retention(9, NOW))
     assert finish(resumed(look_up, step)) == (NOW + 8, 8, 0)
     assert bench.log.log_start == 8
+
+
+def cold(index_interval_bytes: int = 1 << 30, segment_bytes: int = 1 << 30) -> Bench:
+    """A log of large batches, none of which is in the page cache."""
+    bench = Bench(index_interval_bytes=index_interval_bytes, segment_bytes=segment_bytes)
+    for number in range(60):
+        bench.append(time_ms=NOW + number, value=b"v" * 10_000)
+    bench.files.evict()
+    bench.files.read_s = 1.0
+    return bench
+
+
+def in_worker(bench: Bench, steps):
+    """The result, and how many reads ahead it took. The disk is read in workers only."""
+    count, sent = 0, None
+    while True:
+        try:
+            step = steps.send(sent)
+        except StopIteration as end:
+            assert bench.files.stalled_s == 0
+            return end.value, count
+        count += isinstance(step, ReadAhead)
+        sent = None if step is None else bench.files.run_in_worker(step)[0]
+
+
+def test_headers_that_are_not_cached_are_read_in_a_worker():
+    """A stretch at a time, from where the look-up is; the second time they are cached."""
+    bench = cold()
+    found, count = in_worker(bench, bench.log.find_time(NOW + 59, 60))
+    assert found == (NOW + 59, 59, 0)
+    assert 60 * 10_000 // AHEAD_BYTES_MIN <= count < 10
+    assert in_worker(bench, bench.log.find_time(NOW + 59, 60)) == (found, 0)
+
+
+def test_both_indexes_are_read_in_a_worker():
+    """Before they say where the look-up begins."""
+    bench = cold(index_interval_bytes=20_000, segment_bytes=300_000)
+    without_pause(bench.log.apply_retention(0, NOW))
+    found, count = in_worker(bench, bench.log.find_time(NOW + 27, 60))
+    assert found == (NOW + 27, 27, 0)
+    assert count == 3
+
+
+def test_damage_is_found_where_it_is_after_a_read_ahead():
+    """The batch behind the one that was read last tells that this one is damaged. The first read
+    ahead ends between the two."""
+    warm, bench = cold(), cold()
+    assert sum(len(part.read()) for part in warm.log.read(0, 1 << 30, 60)) == warm.log.size
+    for one in (warm, bench):
+        one.files.flip(one.path(0), 13 * one.log.size // 60 + 26, 1)  # its last offset delta
+    outcomes = []
+    for one in (warm, bench):
+        with pytest.raises(BadBytes) as caught:
+            in_worker(one, one.log.find_time(NOW + 59, 60))
+        outcomes.append((caught.value.offset, caught.value.position, caught.value.reason))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == 13
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("is_before", [False, True])
+@pytest.mark.parametrize("change", ["truncate", "close", "append"])
+def test_a_log_that_changes_during_a_read_ahead(change, is_before, number):
+    """What was read of a log that is cut or closed is stale; an append does no harm."""
+    bench = cold()
+    steps = bench.log.find_time(NOW + 59, 60)
+    step = next(steps)
+    for _ in range(number):
+        step = steps.send(step())
+    changes = {
+        "truncate": lambda: bench.log.truncate_to(30, NOW),
+        "close": bench.log.abandon,
+        "append": lambda: bench.append(time_ms=NOW + 99),
+    }
+    if is_before:
+        changes[change]()
+    was_read = step()
+    if not is_before:
+        changes[change]()
+    if change == "append":
+        assert without_pause(sent_first(steps, was_read)) == (NOW + 59, 59, 0)
+        return
+    with pytest.raises(StaleSlice):
+        steps.send(was_read)
+
+
+def sent_first(steps, sent):
+    """The rest of a computation whose last step returned `sent`."""
+    try:
+        step = steps.send(sent)
+    except StopIteration as end:
+        return end.value
+    return (yield from resumed(steps, step))

@@ -17,6 +17,7 @@ from minibroker.broker.turns import Steps
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import TooManyElements
 from minibroker.protocol.types import Endpoint, Part
+from minibroker.testing.cluster import in_worker
 from minibroker.testing.network import SimulatedNetwork, SimulatedStream
 
 SEEDS = 60
@@ -66,7 +67,7 @@ class Bench:
         listener = await self.network.host("broker").listen(Endpoint("broker", 0))
         client = await self.network.host("client").connect(listener.endpoint)
         stream = await listener.accept()
-        self.answers = Answers(stream, self.purgatory, lambda _: None, self._give_up)
+        self.answers = Answers(stream, self.purgatory, lambda _: None, self._give_up, in_worker)
 
         async def receive() -> None:
             view = memoryview(bytearray(50_000))
@@ -122,7 +123,7 @@ class Bench:
 
 def turns(size: int) -> Iterator[Any]:
     yield
-    return size
+    return (yield lambda: size)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

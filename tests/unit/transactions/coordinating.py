@@ -31,6 +31,7 @@ from minibroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from minibroker.protocol.types import TopicPartition
+from minibroker.testing.cluster import in_worker
 from tests.unit.node import Node, state_of
 
 HOME = TopicPartition(TRANSACTIONS_TOPIC, 0)
@@ -135,7 +136,7 @@ async def coordinating(node: CoordinatorNode) -> AsyncIterator[CoordinatorNode]:
     is_done = False
     async with trio.open_nursery() as nursery:
         nursery.cancel_scope.deadline = trio.current_time() + HOUR_S
-        nursery.start_soon(node.transactions.run)
+        nursery.start_soon(node.transactions.run, in_worker)
         await trio.testing.wait_all_tasks_blocked()
         yield node
         is_done = True
