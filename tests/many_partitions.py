@@ -1,12 +1,18 @@
 """Clusters of many partitions: what each event of their lives costs, in one table.
 
-    python -m tests.many_partitions [--store sqlite|etcd] [--only STORY]... SIZE...
+    python -m tests.many_partitions [--store sqlite|etcd] [--only STORY]...
+                                    [--connections N] [--groups N] SIZE...
 
 A size is a number of partitions, in topics of up to 100 each; `5000x1` are as many topics with one
 partition each. Three brokers with replication factor 3 run on this machine, at the settings of
 `minibroker cluster up`; on etcd with the session of 6 s that is usual there. All partitions are in
 sync when each broker says so (`/ready`); the store has the last word about it, and knows the leader
 epochs.
+
+With `--connections` and `--groups` a crowd of clients (`tests/support/crowd.py`) is there from the
+creation on. A scenario then ends when it has all its connections and each group has read a record
+that was sent after the rest of the scenario. The partitions of the crowd's topics and of
+`__consumer_offsets` are part of the size.
 
 How late a broker's loop was is its own figure (`minibroker_event_loop_lag_seconds`), which it takes
 ten times a second: the 99th percentile of a scenario's samples, and the range of the latest one.
@@ -18,7 +24,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +38,9 @@ from rich.console import Console
 from rich.table import Table
 
 from minibroker.client import Admin, NewTopic
+from tests.support.crowd import OFFSETS_PARTITIONS, Crowd, CrowdSize
+from tests.support.crowd import PARTITIONS as CROWD_PARTITIONS
+from tests.support.crowd import new_topics as crowd_topics
 from tests.support.etcd import running_etcd
 from tests.support.processes import (
     BrokerProcess,
@@ -50,7 +59,9 @@ IDLE_S = 20.0
 LATENCY_RATE = 100
 LATENCY_S = 10
 MEASURED = "measured"
-PATIENCE_S = 240.0
+SCRAPES = 3
+NO_CROWD = CrowdSize()
+PATIENCE_S = 1200.0
 LOOK_EVERY_S_MIN = 0.1
 LOOK_EVERY_S_EACH = 0.0001  # for each partition: a look at all of them is work for a broker
 PAGES = re.compile(r"Health and metrics: (http://\S+)/ready")
@@ -84,14 +95,20 @@ class Size(NamedTuple):
         """Of all topics."""
         return self.topics * self.partitions_each
 
-    def new_topics(self) -> list[NewTopic]:
-        """All of them. The last partition has a topic of its own, in which latency is measured:
-        more partitions than 10,000 a cluster does not take."""
-        counts = [self.partitions_each] * self.topics
-        counts[-1] -= 1
-        names = [f"many-{number}" for number in range(self.topics)]
-        topics = [NewTopic(*each, NODES) for each in zip(names, counts, strict=True) if each[1]]
-        return [*topics, NewTopic(MEASURED, 1, NODES)]
+    def new_topics(self, crowd: CrowdSize) -> list[NewTopic]:
+        """All of them. The last partition has a topic of its own, in which latency is measured, and
+        those before are the crowd's: more partitions than 10,000 a cluster does not take."""
+        others = [NewTopic(MEASURED, 1, NODES)]
+        room = self.partitions - 1
+        if crowd.groups:
+            others += crowd_topics(NODES)
+            room -= CROWD_PARTITIONS
+        topics = []
+        for number in range(self.topics):
+            if count := min(self.partitions_each, room):
+                topics.append(NewTopic(f"many-{number}", count, NODES))
+                room -= count
+        return [*topics, *others]
 
     def __str__(self) -> str:
         topics = f"{self.topics:,} topics" if self.topics > 1 else "1 topic"
@@ -163,9 +180,19 @@ class ScenarioCosts:
 class ManyPartitions:
     """A cluster, and the scenarios of its life; made by `many_partitions`."""
 
-    def __init__(self, cluster: ClusterProcesses, size: Size, store: str, away_s: float) -> None:
+    def __init__(
+        self,
+        cluster: ClusterProcesses,
+        size: Size,
+        store: str,
+        away_s: float,
+        crowd: CrowdSize = NO_CROWD,
+    ) -> None:
         self.cluster = cluster
         self.size = size
+        self.crowd: Crowd | None = None  # from `gather` on
+        self._crowd_size = crowd
+        self._partitions = 0  # that are in the cluster by now
         self._away_s = away_s
         self._store = store or f"sqlite:{cluster.layout.root / 'metadata.db'}"
         self._look_every_s = max(LOOK_EVERY_S_MIN, size.partitions * LOOK_EVERY_S_EACH)
@@ -213,7 +240,7 @@ class ManyPartitions:
         """Whether each broker that runs has all its replicas, and says that they are in sync."""
         running = [broker for broker in self.cluster.brokers.values() if broker.is_running]
         return all(self.page(broker, "/ready").status_code == 200 for broker in running) and all(
-            self.replicas_of(broker) >= self.size.partitions for broker in running
+            self.replicas_of(broker) >= self._partitions for broker in running
         )
 
     def until_in_sync(self) -> None:
@@ -253,16 +280,26 @@ class ManyPartitions:
             found = await admin.describe_cluster()
         return found.controller_id, {one.node_id for one in found.brokers}
 
-    async def _create(self) -> None:
+    async def _create(self, topics: Sequence[NewTopic]) -> None:
         async with Admin(self.cluster.addresses, default_api_timeout_ms=180_000) as admin:
-            await admin.create_topics(*self.size.new_topics())
+            await admin.create_topics(*topics)
 
     def create(self, costs: ScenarioCosts) -> None:
         """All topics in one request."""
+        topics = self.size.new_topics(self._crowd_size)
         with costs.timing("answered"):
-            trio.run(self._create)
+            trio.run(self._create, topics)
+        self._partitions = sum(topic.num_partitions for topic in topics)
         with costs.timing("then in sync"):
             self.until_in_sync()
+
+    def gather(self, costs: ScenarioCosts) -> None:
+        """All members join, and all connections are made."""
+        with costs.timing("all groups read"):
+            self.crowd = Crowd(self.cluster.addresses, self._crowd_size)
+            self.crowd.until_whole(PATIENCE_S)
+        self._partitions += self._crowd_size.groups and OFFSETS_PARTITIONS
+        self.until_in_sync()
 
     def _lose(self, costs: ScenarioCosts, victim: int) -> None:
         self.cluster.kill(victim)
@@ -326,6 +363,19 @@ class ManyPartitions:
             "memory of a broker": _spread([resident_bytes(one.pid) / 1e6 for one in brokers], "MB"),
         }
 
+    def scrape(self) -> dict[str, str]:
+        """What a monitoring system asks for, of one broker after the other."""
+        figures = {}
+        for path in ("/metrics", "/public_metrics"):
+            took, sizes = [], []
+            for _ in range(SCRAPES):
+                for broker in self.cluster.brokers.values():
+                    began = time.monotonic()
+                    sizes.append(len(self.page(broker, path).content) / 1e6)
+                    took.append(time.monotonic() - began)
+            figures[path] = f"{_spread(took, 's', 2)}, {_spread(sizes, 'MB', 2)}"
+        return figures
+
     def latency(self) -> dict[str, str]:
         """One record after another, from send to poll, while all else rests."""
         options = f"--topic {MEASURED} --format json --rate {LATENCY_RATE} --seconds {LATENCY_S}"
@@ -341,10 +391,11 @@ def _cpu_s(pid: int) -> float:
     return sum(map(int, ticks)) / 100
 
 
-def _spread(values: list[float], unit: str) -> str:
-    return f"{min(values):.0f}-{max(values):.0f} {unit}"
+def _spread(values: list[float], unit: str, digits: int = 0) -> str:
+    return f"{min(values):.{digits}f}-{max(values):.{digits}f} {unit}"
 
 
+GATHER = "crowd"
 SCENARIOS: Mapping[str, Callable[[ManyPartitions, ScenarioCosts], None]] = {
     "create": ManyPartitions.create,
     "kill -9": ManyPartitions.kill,
@@ -355,13 +406,19 @@ SCENARIOS: Mapping[str, Callable[[ManyPartitions, ScenarioCosts], None]] = {
 }
 MEASURES: Mapping[str, Callable[[ManyPartitions], dict[str, str]]] = {
     "idle": ManyPartitions.rest,
+    "scrape": ManyPartitions.scrape,
     f"records at {LATENCY_RATE}/s": ManyPartitions.latency,
 }
 
 
 @contextmanager
 def many_partitions(
-    root: Path, size: Size, store: str = "sqlite", *, away_s: float = AWAY_S
+    root: Path,
+    size: Size,
+    store: str = "sqlite",
+    *,
+    away_s: float = AWAY_S,
+    crowd: CrowdSize = NO_CROWD,
 ) -> Iterator[ManyPartitions]:
     """Brokers that answer, without their topics yet."""
     with ExitStack() as stack:
@@ -373,20 +430,39 @@ def many_partitions(
         settings = SETTINGS | (ETCD_SETTINGS if url else {})
         cluster = stack.enter_context(running_cluster(root / "cluster", NODES, settings, url))
         cluster.start_s_max = cluster.stop_s_max = PATIENCE_S
-        yield ManyPartitions(cluster, size, url, away_s)
+        many = ManyPartitions(cluster, size, url, away_s, crowd)
+        try:
+            yield many
+        finally:
+            if many.crowd is not None:
+                many.crowd.end()
 
 
-def figures_of(size: Size, store: str, names: list[str]) -> Iterator[tuple[str, str]]:
+def live_through(many: ManyPartitions, name: str, costs: ScenarioCosts) -> None:
+    """A scenario, until the crowd is whole again, if there is one."""
+    if name == GATHER:
+        many.gather(costs)
+        return
+    SCENARIOS[name](many, costs)
+    if many.crowd is not None:
+        with costs.timing("then all groups read"):
+            many.crowd.until_whole(PATIENCE_S)
+
+
+def figures_of(
+    size: Size, store: str, names: list[str], crowd: CrowdSize
+) -> Iterator[tuple[str, str]]:
     """What each scenario cost, as (what, figure)."""
+    lived = ["create", *([GATHER] if any(crowd) else [])]
+    lived += [name for name in SCENARIOS if name in names and name not in lived]
     with (
         TemporaryDirectory(prefix="minibroker-many-") as directory,
-        many_partitions(Path(directory), size, store) as many,
+        many_partitions(Path(directory), size, store, crowd=crowd) as many,
     ):
-        for name, scenario in SCENARIOS.items():
-            if name in names or name == "create":
-                with many.measuring() as costs:
-                    scenario(many, costs)
-                yield from ((f"{name}: {what}", it) for what, it in costs.figures().items())
+        for name in lived:
+            with many.measuring() as costs:
+                live_through(many, name, costs)
+            yield from ((f"{name}: {what}", it) for what, it in costs.figures().items())
         for name, measure in MEASURES.items():
             if name in names:
                 yield from ((f"{name}: {what}", it) for what, it in measure(many).items())
@@ -397,20 +473,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sizes", nargs="+", type=Size.of, metavar="SIZE")
     parser.add_argument("--store", choices=["sqlite", "etcd"], default="sqlite")
+    parser.add_argument("--connections", type=int, default=0, help="of clients")
+    parser.add_argument("--groups", type=int, default=0, help="with one member each")
     names = [*SCENARIOS, *MEASURES]
     parser.add_argument("--only", action="append", choices=names, help="may be repeated")
     arguments = parser.parse_args()
+    crowd = CrowdSize(arguments.connections, arguments.groups)
     rows: dict[str, list[str]] = {}
     for number, size in enumerate(arguments.sizes):
-        for what, figure in figures_of(size, arguments.store, arguments.only or names):
+        found = figures_of(size, arguments.store, arguments.only or names, crowd)
+        for what, figure in found:
             print(f"{size}: {what}: {figure}", flush=True)
             rows.setdefault(what, [""] * number).append(figure)
     table = Table(title=f"Partitions, 3 brokers, {arguments.store}", title_justify="left")
     table.add_column("")
     for size in arguments.sizes:
         table.add_column(str(size), justify="right")
-    for what, found in rows.items():
-        table.add_row(what, *found)
+    for what, figures in rows.items():
+        table.add_row(what, *figures)
     Console().print(table)
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.many_partitions import SCENARIOS, ManyPartitions, Size, many_partitions
+from tests.many_partitions import (
+    GATHER,
+    SCENARIOS,
+    ManyPartitions,
+    Size,
+    live_through,
+    many_partitions,
+)
+from tests.support.crowd import CrowdSize
 
 # How often each partition may be elected. A broker that goes gives its partitions away once; when
 # all go one after the other, so does the next one, and the last takes up what it left.
@@ -20,7 +28,7 @@ def live(many: ManyPartitions, *names: str) -> None:
     """Let it happen: all are in sync in the end, and stay as they are."""
     for name in names:
         with many.measuring() as costs:
-            SCENARIOS[name](many, costs)
+            live_through(many, name, costs)
         print(f"{many.size}: {name}: {costs.figures()}")
         assert costs.epochs <= EPOCHS_MAX.get(name, 1), name
         assert costs.sessions_lost == 0, name
@@ -49,3 +57,11 @@ def test_no_call_holds_up_a_loop(tmp_path: Path) -> None:
         with many.measuring() as costs:
             many.rest()
         assert costs.lags.bound(0.99) <= LATE_S_MAX, costs.lags
+
+
+@pytest.mark.soak
+def test_clients_outlive_it(tmp_path: Path) -> None:
+    """1,000 partitions, 500 connections and 100 groups: all of them are there after each scenario,
+    and each group reads on."""
+    with many_partitions(tmp_path, Size.of("1000"), crowd=CrowdSize(500, 100)) as many:
+        live(many, "create", GATHER, "kill -9", "kill -9 of the controller", "restart")
