@@ -33,7 +33,7 @@ async def ensure_cluster_id(
     levels: FeatureLevels = OWN_LEVELS,
 ) -> ClusterMark:
     """Return the cluster's id; make it at the first start. Raises `StoreError` if the cluster has
-    another one than `wanted`, is half restored, or has a feature level that is not among `levels`."""
+    another one than `wanted`, is half restored, or has a feature level that is none of `levels`."""
     while True:
         found = (await store.get(entries.CLUSTER)).entries
         if entries.RESTORE in found:
