@@ -81,7 +81,7 @@ class RegistrationFacts:
     `directory_id` names its data directory and `run` counts the starts with it. `tail_safe`: the
     last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
     acknowledged nothing that was not on disk (`flush=always`). `damaged` returns the logs that are
-    damaged now.
+    damaged now, and `offline` those in a log directory that has failed or is missing.
     """
 
     endpoint: Endpoint
@@ -91,6 +91,7 @@ class RegistrationFacts:
     was_synced: bool = False
     damaged: Callable[[], Iterable[TopicPartition]] = tuple
     listeners: tuple[NamedEndpoint, ...] = ()
+    offline: Callable[[], Iterable[TopicPartition]] = tuple
 
     def as_of_now(self, node_id: int, process: str, config: Config) -> BrokerRegistration:
         """Return the entry to write; the store gives it its epoch."""
@@ -107,6 +108,7 @@ class RegistrationFacts:
             self.listeners,
             config.fence_timeout_ms,
             config.broker_rack,
+            frozenset(self.offline()),
         )
 
 

@@ -128,6 +128,7 @@ class BrokerRegistration:
     listeners: tuple[NamedEndpoint, ...] = ()
     fence_timeout_ms: int = 0
     rack: str | None = None
+    offline: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
-from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.files import OFFLINE, File, Files
 from minibroker.broker.log.index import (
     OFFSET_MAX,
     RELATIVE_OFFSET_MAX,
@@ -575,5 +575,8 @@ class FileSlice:
 
 
 def _unreadable(error: OSError) -> Exception:
-    """Return what a slice raises: `StaleSlice` if its file cannot be opened for now."""
+    """Return what a slice raises: `StaleSlice` if its file cannot be opened for now, or its
+    directory is offline."""
+    if error.errno == OFFLINE:
+        return StaleSlice(str(error.strerror))
     return StaleSlice(NO_DESCRIPTOR) if error.errno in NO_DESCRIPTORS else error
