@@ -42,7 +42,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import PurePath
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, TypeVarTuple
 
@@ -61,7 +60,8 @@ from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.disk_room import DiskRoom
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.manager import Duty, Housekeeping, Interval, LogManager
+from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
+from minibroker.broker.log.manager import DiskSpace, LogManager
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.observe.sources import Sources
@@ -171,7 +171,8 @@ async def serve(
     descriptors = DescriptorBudget(system.machine().open_files_max)
     limits = config.for_topic().limits()
     room = DiskRoom(config.log_dirs_min_free_bytes, config.log_dirs_max_bytes)
-    manager = LogManager(system.files, config.log_dirs, limits, descriptors, room)
+    first, *others = config.log_dirs
+    manager = LogManager(system.files, first, limits, descriptors, room, others)
     manager.lock()
     try:
         listeners = await listen(system.network, config.served_listeners)
@@ -193,7 +194,7 @@ async def serve(
                 try:
                     await broker.run(mark, http, task_status)
                 except* OSError:
-                    manager.directory.distrust_tail()
+                    manager.distrust_tail()
                     raise
         finally:
             for listener in listeners.values():
@@ -270,7 +271,7 @@ class _Broker:
         self._listeners = listeners
         self._shutdown = shutdown
         purgatory = Purgatory()
-        self._flusher = Flusher(self._sync_dir)
+        self._flusher = Flusher(lambda path: system.in_worker(manager.sync_dir, path))
         self._isr_proposals = IsrProposals()
         self._fetchers = ReplicaFetchers(config, _connect(config, system), system.wall_ms)
         self._replicas = self._make_replicas(purgatory)
@@ -302,7 +303,7 @@ class _Broker:
             clock_statistics=clock.statistics,
             cleaner_statistics=self._cleaner.statistics,
             in_worker=system.in_worker,
-            room_statistics=manager.room.statistics,
+            room_statistics=manager.room_statistics,
         )
         acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)
         self._sources = Sources(
@@ -373,7 +374,8 @@ class _Broker:
         return self._node.broker_epoch
 
     def on_damage(self) -> None:
-        """Register again, because the registration tells the controller which logs are damaged."""
+        """Register again, because the registration tells the controller which logs are damaged or
+        offline."""
         self._node.register_anew()
 
     def on_topic_removed(self, topic: str, now: float) -> None:
@@ -394,11 +396,12 @@ class _Broker:
             advertised[0].endpoint,
             self._manager.directory.directory_id,
             self._manager.directory.run,
-            tail_safe=self._manager.directory.tail_safe,
-            was_synced=self._manager.directory.was_synced,
+            tail_safe=self._manager.tail_safe,
+            was_synced=self._manager.was_synced,
             damaged=lambda: self._manager.damaged,
             listeners=advertised,
             level_revision=mark.level_revision,
+            offline=lambda: self._manager.offline,
         )
 
         def tell_started() -> None:
@@ -473,16 +476,17 @@ class _Broker:
                 duties.start_soon(self._cleaner.run)
 
     async def _tend(self) -> None:
-        """Every second: watch the wall clock, write the log lines about partitions that were put
-        off, answer parked requests if another broker may lead, and settle memory at the start and
-        after many new partitions. Every two seconds: collect garbage, give free memory back, and
-        look at the disk's room."""
+        """Every second: watch the wall clock, take off the replicas of log directories that have
+        failed, write the log lines about partitions that were put off, answer parked requests if
+        another broker may lead, and settle memory at the start and after many new partitions. Every
+        two seconds: collect garbage, give free memory back, and look at the disks' room."""
         settled, released_at = -SETTLED_PARTITIONS, trio.current_time()
         while True:
             await trio.sleep(TENDING_S)
             now = trio.current_time()
             self._clock.observe(self._system.wall_ms(), now)
             self._replicas.flush_events(now)
+            await _tend_directories(self._replicas, self._manager, self._system.in_worker)
             if not self._node.may_decide_alone(now):
                 await take_turns(self._services.wake_abandoned(now))
             count = len(self._replicas.partitions)
@@ -504,9 +508,6 @@ class _Broker:
                 " flushed may be lost"
             )
         self._manager.forget_lost_tail()
-
-    async def _sync_dir(self, directory: PurePath) -> None:
-        await self._system.in_worker(self._system.files.sync_dir, directory)
 
     async def _write_log_starts(self) -> bool:
         return await self._system.in_worker(self._manager.checkpoint_log_starts)
@@ -545,8 +546,15 @@ class _Broker:
                 await take_turns(self._replicas.retry(trio.current_time))
 
 
+async def _tend_directories(replicas: Replicas, manager: LogManager, in_worker: InWorker) -> None:
+    """Take off the replicas of log directories that have failed, and remember what is where."""
+    replicas.take_off_failed()
+    if manager.has_news:
+        await in_worker(manager.write_known)
+
+
 def _observe_disk(manager: LogManager, facts: MachineFacts) -> Turns[None]:
-    return manager.observe_disk(facts.disk_free_bytes, facts.disk_total_bytes)
+    return manager.observe_disks([DiskSpace(*space) for space in facts.disks])
 
 
 def _order_handlers(

@@ -5,11 +5,13 @@ check of a value, the reference page, `minibroker config show` and the error for
 use that description. Names and defaults are Kafka's wherever Kafka has the property.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import permutations
 from pathlib import PurePath
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +28,7 @@ Value: TypeAlias = (
     | Endpoint
     | tuple[NamedEndpoint, ...]
     | tuple[str, ...]
+    | tuple[PurePath, ...]
     | None
 )
 
@@ -71,7 +74,7 @@ class Kind(StrEnum):
     BOOLEAN = "boolean"
     WORDS = "list"
     TEXT = "string"
-    PATH = "path"
+    PATHS = "paths"
     FILE = "file"
     LISTENERS = "listeners"
     NAME = "name"
@@ -134,8 +137,8 @@ class Property:
                 return "HOST:PORT"
             case Kind.STORE:
                 return "sqlite:PATH, memory:, etcd:URL[,URL...]"
-            case Kind.PATH:
-                return "one directory"
+            case Kind.PATHS:
+                return "directories, with commas between them, none twice or in another"
             case _:
                 return "one file" if self.kind is Kind.FILE else "any text"
 
@@ -168,10 +171,8 @@ class Property:
                 return ",".join(dict.fromkeys(words))
             case Kind.BOOLEAN:
                 return _one_of(text.lower(), ("true", "false")) == "true"
-            case Kind.PATH:
-                if not text or "," in text:
-                    raise ValueError(text)
-                return PurePath(text)
+            case Kind.PATHS:
+                return _paths(text)
             case Kind.FILE:
                 return PurePath(text)
             case Kind.LISTENERS:
@@ -306,6 +307,15 @@ def _replicas(text: str) -> str:
         raise ValueError(text)
     pairs = [part.split(":") for part in named]
     return ",".join(dict.fromkeys(f"{int(number)}:{int(broker)}" for number, broker in pairs))
+
+
+def _paths(text: str) -> tuple[PurePath, ...]:
+    """Return directories that differ, none of which is in another."""
+    parts = [part.strip() for part in text.split(",")]
+    plain = [PurePath(os.path.normpath(part)) for part in parts]
+    if not all(parts) or any(one.is_relative_to(other) for one, other in permutations(plain, 2)):
+        raise ValueError(text)
+    return tuple(map(PurePath, parts))
 
 
 def _one_of(text: str, choices: tuple[str, ...]) -> str:

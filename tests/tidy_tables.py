@@ -126,6 +126,8 @@ PURE = PURE_FILES.split()
 # The lab's store has the calls of a store, and lets them go on step by step ("": an `await`).
 ASYNC_ALLOWED = {
     ("broker/log/files.py", "sync"),
+    ("broker/log/guarded_files.py", "sync"),
+    ("broker/log/guarded_files.py", ""),
     ("broker/log/sealed_files.py", "sync"),
     ("broker/log/sealed_files.py", ""),
     ("testing/lab/machine.py", "sync_dir"),
@@ -188,8 +190,10 @@ SIZES_ALLOWED: dict[str, str] = {
     " cuts and begins again changes them together",
     "broker/log/segment.py:Segment": "the one owner of a segment's file and indexes: what appends,"
     " walks, cuts and seals changes them together",
-    "broker/log/manager.py:LogManager": "the one owner of the data directory and of the table of"
-    " its logs, from the start to the end of each",
+    "broker/log/log_directory.py:LogDirectory": "the one owner of a log directory and of the table"
+    " of its logs, from the start to the end of each",
+    "broker/log/manager.py:LogManager": "the one owner of all log directories; most methods pass to"
+    " one of them, or to each",
     "broker/replication/replicas.py:Replicas": "the one door to all replicas: orders, appends,"
     " fetches and flushes; most methods pass to a partition and notify",
     "client/producer/accumulator.py:Accumulator": "the one owner of the partitions' queues and of"

@@ -81,8 +81,9 @@ class RegistrationFacts:
     `directory_id` names its data directory and `run` counts the starts with it. `tail_safe`: the
     last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
     acknowledged nothing that was not on disk (`flush=always`). `damaged` returns the logs that are
-    damaged now. `levels` are the feature levels that the broker supports, and `level_revision` is
-    that of the finalized one when the broker compared them.
+    damaged now, and `offline` those in a log directory that has failed or is missing. `levels` are
+    the feature levels that the broker supports, and `level_revision` is that of the finalized one
+    when the broker compared them.
     """
 
     endpoint: Endpoint
@@ -94,6 +95,7 @@ class RegistrationFacts:
     listeners: tuple[NamedEndpoint, ...] = ()
     levels: FeatureLevels = OWN_LEVELS
     level_revision: int = ABSENT
+    offline: Callable[[], Iterable[TopicPartition]] = tuple
 
     def as_of_now(self, node_id: int, process: str, config: Config) -> BrokerRegistration:
         """Return the entry to write; the store gives it its epoch."""
@@ -111,6 +113,7 @@ class RegistrationFacts:
             config.fence_timeout_ms,
             config.broker_rack,
             self.levels,
+            frozenset(self.offline()),
         )
 
 

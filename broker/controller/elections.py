@@ -33,6 +33,9 @@ store keeps the unsafe members (`unsafe`) while the partition has no leader; whe
 elected, they leave the ISR. A replica with a damaged log leads only by rule 1, after it has fetched
 again.
 
+A broker whose log of a partition is offline (its log directory has failed, or was not there at its
+start) does not live for this partition, until it registers without that.
+
 The controller admits a broker in the transaction that settles its return, or in the last one of
 several. Until then the broker is not live. So a new controller that finds a registration without an
 admission does all of this again.
@@ -217,7 +220,10 @@ def waiting_for_tails(
         if (record := state.partition(name)) is not None
         if (candidates := _candidates(name, record, state.brokers))
         if _include_longest_log(
-            record, _holders(state.topics[name.topic], record, config), candidates, state.brokers
+            record,
+            _holders(state.topics[name.topic], record, config),
+            candidates,
+            {node: one for node, one in state.brokers.items() if name not in one.offline},
         )
     }
 
@@ -336,6 +342,7 @@ def _decide(
     topic: TopicRecord, record: PartitionRecord, live: Liveness, config: Config
 ) -> _Decision:
     name = TopicPartition(topic.name, record.number)
+    live = live.for_partition(name)
     unsafe = tuple(
         node
         for node in record.isr
@@ -445,6 +452,8 @@ def _offline(
     why = "the logs of all replicas are being compared"
     if missing:
         why = f"it waits for its replicas on brokers {_listed(missing)}"
+        if away := sorted(live.offline.get(name, frozenset()).intersection(missing)):
+            why += f" (its log directory is offline on {_listed(away)}: mend the disk, and restart)"
     elif damaged:
         why = (
             f"its log is damaged on broker {_listed(damaged)}; to accept the loss, stop that broker"
@@ -462,7 +471,9 @@ def _candidates(
 ) -> tuple[int, ...]:
     """Return the replicas that could lead if the ISR did not matter."""
     return tuple(
-        node for node in record.replicas if node in brokers and name not in brokers[node].damaged
+        node
+        for node in record.replicas
+        if node in brokers and name not in brokers[node].damaged | brokers[node].offline
     )
 
 

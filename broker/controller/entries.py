@@ -359,6 +359,8 @@ def broker_put(registered: BrokerRegistration, lease: int) -> Put:
     }
     if registered.rack is not None:
         value["rack"] = registered.rack
+    if registered.offline:
+        value["offline"] = sorted(registered.offline)
     return _put(broker_key(registered.node_id), value, lease)
 
 
@@ -458,6 +460,7 @@ def _registered(key: str, found: Any, revision: int) -> BrokerRegistration:
         tail_safe=found["tail_safe"],
         was_synced=found["was_synced"],
         damaged=frozenset(TopicPartition(*one) for one in found["damaged"]),
+        offline=frozenset(TopicPartition(*one) for one in found.get("offline", ())),
         # A registration from before several listeners existed has none.
         listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
         fence_timeout_ms=int(found.get("fence_timeout_ms", 0)),

@@ -8,7 +8,7 @@ identifies it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from minibroker.broker.controller.features import supporting
 from minibroker.broker.controller.state import Admission, BrokerRegistration, State
@@ -24,7 +24,7 @@ class Liveness:
 
     `lost` were live and are not registered any more; `leaving` have asked to stop; `fenced` do not
     answer the controller. `previous` are the admissions before this comparison, `admissions` those
-    after it.
+    after it. `offline` are the brokers whose log of a partition is offline.
     """
 
     brokers: Mapping[int, BrokerRegistration]
@@ -34,6 +34,16 @@ class Liveness:
     lost: frozenset[int]
     leaving: frozenset[int]
     fenced: frozenset[int] = frozenset()
+    offline: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
+
+    def for_partition(self, name: TopicPartition) -> "Liveness":
+        """Return this as one partition sees it: a broker whose log of it is offline does not live
+        for it."""
+        away = self.offline.get(name)
+        if not away:
+            return self
+        brokers = {node: one for node, one in self.brokers.items() if node not in away}
+        return replace(self, brokers=brokers, arrived=self.arrived - away)
 
     def has_restarted(self, node_id: int) -> bool:
         """Whether a broker arrived as another process than before.
@@ -101,6 +111,10 @@ def liveness_of(
             broker.process,
             rack=broker.rack,
         )
+    offline: dict[TopicPartition, set[int]] = {}
+    for node, broker in registered.items():
+        for name in broker.offline:
+            offline.setdefault(name, set()).add(node)
     return Liveness(
         brokers=registered,
         previous=previous,
@@ -109,4 +123,5 @@ def liveness_of(
         lost=frozenset(state.brokers) - frozenset(registered),
         leaving=frozenset(node for node in registered if admissions[node].is_leaving),
         fenced=unheard.intersection(registered) - arrived,
+        offline={name: frozenset(nodes) for name, nodes in offline.items()},
     )

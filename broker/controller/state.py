@@ -149,6 +149,7 @@ class BrokerRegistration:
     fence_timeout_ms: int = 0
     rack: str | None = None
     levels: FeatureLevels = OWN_LEVELS
+    offline: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

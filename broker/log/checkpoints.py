@@ -34,11 +34,10 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import PurePath
 
-from minibroker.broker.descriptors import NO_DESCRIPTOR
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import OFFSET_MAX
-from minibroker.broker.log.outcomes import SHORTAGES, shortage_text
+from minibroker.broker.log.outcomes import DISK_FULL_TEXT, SHORTAGES, shortage_text
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
 
@@ -196,11 +195,11 @@ class Checkpoint:
 
     def ensure(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Make the file name this offset of a partition; remove the file if the disk is full.
-        Return False, and leave the file as it was, if no file descriptor is free."""
+        Return False, and leave the file as it was, in any other shortage."""
         with self._files.one_writer():
             is_other = self._offsets.get(topic_partition, 0) != offset
             if is_other and self.is_known and not self._replace():
-                if self.shortage == NO_DESCRIPTOR:
+                if self.shortage != DISK_FULL_TEXT:
                     return False
                 self._files.remove(self._path)
                 self._files.sync_dir(self._path.parent)

@@ -36,7 +36,7 @@ from minibroker.broker.log.cleaning import (
     read_keys,
 )
 from minibroker.broker.log.durability import Durability
-from minibroker.broker.log.files import Files
+from minibroker.broker.log.files import OFFLINE, Files
 from minibroker.broker.log.log_segments import (
     CLEANED_SUFFIX,
     SWAP_SUFFIX,
@@ -274,6 +274,8 @@ class Compaction:
                 self._deleted.take_back(segment)
             self._files.remove(swap)
         except OSError as second:
+            if second.errno == OFFLINE:  # the next start with the directory finishes the swap
+                raise
             raise HalfSwapped(f"{swap}: {error}, and then {second}") from second
 
     def _write_indexes(self, copied: Segment) -> None:

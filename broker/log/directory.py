@@ -148,6 +148,13 @@ class DataDirectory:
             self._lock.release()
             self._lock = None
 
+    def peek(self) -> tuple[str, int]:
+        """Return the directory's id and the number of its last run, before `begin`; "" and 0 for a
+        new one."""
+        path = self.root / META
+        found = _parse(self._files.read_bytes(path)) if self._files.exists(path) else {}
+        return found.get(DIRECTORY_ID, ""), self._read_run()[0]
+
     def begin(self, boot_id: str, cluster_id: str, node_id: int, marks: RunMarks) -> None:
         """Check whose directory it is, read how the last run ended, and begin a new one."""
         self._claim(cluster_id, node_id, marks.new_directory_id)
@@ -240,10 +247,17 @@ class DataDirectory:
                 )
         self.directory_id = theirs.get(DIRECTORY_ID, "")
         if not self.directory_id:
-            self.directory_id = new_directory_id.hex()
-            ours[DIRECTORY_ID] = self.directory_id
-            text = "".join(f"{name}={value}\n" for name, value in ours.items())
-            self._files.write_atomic(path, text.encode())
+            self._write_meta(ours, new_directory_id)
+
+    def renew_id(self, cluster_id: str, node_id: int, new_directory_id: bytes) -> None:
+        """Give the directory another id: the controller then knows that logs were lost."""
+        ours = {"version": FORMAT_VERSION, "cluster.id": cluster_id, "node.id": str(node_id)}
+        self._write_meta(ours, new_directory_id)
+
+    def _write_meta(self, ours: dict[str, str], new_directory_id: bytes) -> None:
+        self.directory_id = ours[DIRECTORY_ID] = new_directory_id.hex()
+        text = "".join(f"{name}={value}\n" for name, value in ours.items())
+        self._files.write_atomic(self.root / META, text.encode())
 
 
 def _parse(data: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How much room the logs of a data directory still have, and which appends are refused for want of
+"""How much room the logs of a log directory still have, and which appends are refused for want of
 it.
 
 A disk that is full to the last byte stops more than producers. So there are two limits: the free
@@ -10,6 +10,9 @@ that all logs may have (`log.dirs.max.bytes`). What is written below them:
 | a producer's records, by the leader | at either limit |
 | the same records, by a follower | once half of the free space that is kept is used up, too |
 | internal topics (committed offsets, transactions), and the markers of transactions | never |
+
+With several log directories each has its own free space. The bytes are those of all logs of the
+broker; between two looks a directory counts only its own appends.
 
 A producer's batch that was appended before is a duplicate, as ever: a producer whose answer was
 lost learns that its records are there. Roles, trims, deletions, retention, compaction and
@@ -71,6 +74,10 @@ class DiskRoom:
         self._written = 0  # since then
         self._writable = math.inf  # how much of it is no shortage
         self._was_short = False
+
+    def of_other_disk(self) -> "DiskRoom":
+        """Return the room of another log directory of the same broker."""
+        return DiskRoom(self._free_bytes_min, self.log_bytes_max)
 
     @property
     def needs_log_bytes(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
-from minibroker.broker.log.files import File
+from minibroker.broker.log.files import OFFLINE, File
 from minibroker.protocol.types import StaleSlice
 
 
@@ -104,5 +104,8 @@ class FileSlice:
 
 
 def _unreadable(error: OSError) -> Exception:
-    """Return what a slice raises: `StaleSlice` if its file cannot be opened for now."""
+    """Return what a slice raises: `StaleSlice` if its file cannot be opened for now, or its
+    directory is offline."""
+    if error.errno == OFFLINE:
+        return StaleSlice(str(error.strerror))
     return StaleSlice(NO_DESCRIPTOR) if error.errno in NO_DESCRIPTORS else error

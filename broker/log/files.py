@@ -8,12 +8,16 @@ Everything but `sync` is synchronous and runs in the loop: a 16 KiB write into t
 one that callers handle (docs/architecture.md, "What stops what").
 """
 
+import errno
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import PurePath
-from typing import Protocol
+from typing import Final, Protocol
 
 from minibroker.protocol.types import Buffer
+
+# The errno of every call on a log directory that has failed (`guarded_files`); no disk answers it.
+OFFLINE: Final = errno.ESHUTDOWN
 
 
 class File(Protocol):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.disk_room import DiskRoom
-from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.files import OFFLINE, File, Files
 from minibroker.broker.log.sealed_files import SealedFiles
 from minibroker.protocol.constants import INT64_MAX, NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
@@ -95,11 +95,13 @@ DESCRIPTORS_AT_ONCE = 4
 DISK_FULL_TEXT = "the disk is full"
 # What meets one of these is refused, or done later; no record is lost. Any other OSError ends the
 # broker.
-SHORTAGES = DISK_IS_FULL | NO_DESCRIPTORS
+SHORTAGES = DISK_IS_FULL | NO_DESCRIPTORS | {OFFLINE}
 
 
 def shortage_text(error: OSError) -> str:
     """Say what is short, for one of `SHORTAGES`."""
+    if error.errno == OFFLINE:
+        return str(error.strerror)
     return NO_DESCRIPTOR if error.errno in NO_DESCRIPTORS else DISK_FULL_TEXT
 
 

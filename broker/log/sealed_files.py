@@ -30,7 +30,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from minibroker.broker.descriptors import NO_DESCRIPTORS, DescriptorBudget
-from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.files import OFFLINE, File, Files
 from minibroker.protocol.types import Buffer
 
 LOOKED_AT = 64  # files, for one that needs no sync
@@ -320,7 +320,8 @@ class SealedFiles:
                 chosen.open.sync_now()
             except OSError as error:
                 chosen.failure = error
-                raise
+                if error.errno != OFFLINE:
+                    raise
             chosen.synced_writes = chosen.writes
         self._close(chosen)
         return True

@@ -41,11 +41,12 @@ class Identity:
         "The id that the cluster gets at the first start of its first broker; without it, one "
         "is drawn. A cluster or a data directory that has another one is refused.",
     )
-    log_dirs: PurePath = setting(
+    log_dirs: tuple[PurePath, ...] = setting(
         "log.dirs",
-        Kind.PATH,
-        PurePath("minibroker-data"),
-        "The data directory; a broker has one.",
+        Kind.PATHS,
+        (PurePath("minibroker-data"),),
+        "The log directories, one for each disk. The first is the data directory: it has what is "
+        "the broker's own, too.",
         aliases=(("log.dir", 1),),
     )
     metadata_store: str | None = setting(
@@ -54,6 +55,11 @@ class Identity:
         None,
         "Where topics and epochs are kept; without it, metadata.db in the data directory.",
     )
+
+    @property
+    def data_dir(self) -> PurePath:
+        """The first log directory."""
+        return self.log_dirs[0]
 
 
 @dataclass(frozen=True)

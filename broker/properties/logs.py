@@ -206,7 +206,7 @@ class Segments:
         "log.dirs.min.free.bytes",
         Kind.INT,
         -1,
-        "Below so much free space on the disk of the data directory records are refused; "
+        "Below so much free space on the disk of a log directory records are refused there; "
         "-1: below 512 MiB, or a twentieth of a smaller disk; 0: never.",
         unit="bytes",
         low=-1,
@@ -215,7 +215,8 @@ class Segments:
         "log.dirs.max.bytes",
         Kind.INT,
         -1,
-        "The size of all logs of a broker at which producers' records are refused; -1: any.",
+        "The size of all logs of a broker, in all its log directories, at which producers' records "
+        "are refused; -1: any.",
         unit="bytes",
         low=-1,
     )

@@ -16,6 +16,8 @@ once, which is harmless.
 
 A failed fsync is never retried. The kernel may have dropped the dirty pages and report success the
 next time, so the error ends this task and the process; recovery then reads what is on the disk.
+Where it takes a log directory offline instead, what waits for the flush waits until its replica is
+taken off.
 
 A flush that finds no free file descriptor has not come to the fsync. It is tried again, and what
 waits for it waits longer.
@@ -31,6 +33,7 @@ import trio
 
 from minibroker.broker.descriptors import NO_DESCRIPTOR, NO_DESCRIPTORS
 from minibroker.broker.histogram import FLUSH_BOUNDS_S, Distribution, Histogram
+from minibroker.broker.log.files import OFFLINE
 from minibroker.broker.log.outcomes import Flush
 from minibroker.broker.replication.partition import Partition
 
@@ -167,6 +170,8 @@ class _FlushQueue:
                 await self._sync_dir(directory)
         except OSError as error:
             # A log that was deleted in the meantime need not be durable.
+            if error.errno == OFFLINE:
+                return False
             if self._flushing is partition:
                 if error.errno not in NO_DESCRIPTORS:
                     raise

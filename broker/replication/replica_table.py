@@ -9,14 +9,16 @@ appended after the offset where a new leader's term begins (RM-05).
 
 If the disk is full (or the process has no file descriptor left), a partition's log cannot be
 created. Then that partition has no replica: its requests get KAFKA_STORAGE_ERROR, the order is
-kept, and `retry` obeys it later. The other partitions are not affected. A log that lost records
-(`damage`) never leads. It follows, truncated where the loss begins, once the controller has removed
-it from the in-sync set and another replica leads; otherwise it is offline until an operator accepts
-the loss. A leader whose bytes turn out to be corrupt gives up the partition (`corruption.py`).
+kept, and `retry` obeys it later. The other partitions are not affected. The same holds for a log in
+a log directory that has failed or is missing (`take_off`), until a start finds it. A log that lost
+records (`damage`) never leads. It follows, truncated where the loss begins, once the controller has
+removed it from the in-sync set and another replica leads; otherwise it is offline until an operator
+accepts the loss. A leader whose bytes turn out to be corrupt gives up the partition
+(`corruption.py`).
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -300,7 +302,8 @@ class ReplicaTable:
         if uncreated is not None and uncreated.state.topic_id == stopped.topic_id:
             del self.uncreated[name]
         log = manager.get(name)
-        if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
+        is_ours = log is not None and log.topic_id == stopped.topic_id
+        if stopped.delete and (is_ours or name in manager.offline):
             manager.delete(name, self._collaborators.wall_ms())
 
     def hand_over(self, request: HandOverRequest, now: float) -> tuple[PartitionHandedOver, ...]:
@@ -359,11 +362,37 @@ class ReplicaTable:
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Create the logs that could not be created before (disk full); called periodically."""
+        offline = self._collaborators.manager.offline
         for name, uncreated in list(self.uncreated.items()):
-            is_wanted = self.uncreated.get(name) is uncreated
+            is_wanted = self.uncreated.get(name) is uncreated and name not in offline
             if is_wanted and not self.obey(uncreated.state, clock()).error:
                 logger.info("%s is made", name)
             yield
+
+    def take_off(self, names: Iterable[TopicPartition]) -> None:
+        """Take off the replicas whose logs are offline: each has no log until a start finds it."""
+        for name in names:
+            partition = self.partitions.pop(name, None)
+            if partition is None:
+                continue
+            reason = self._collaborators.manager.why_offline(name)
+            self._collaborators.fetchers.unassign(name)
+            partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+            self._collaborators.flusher.forget(partition)
+            self._reported_corruption.pop(name, None)
+            self.gone.add(partition.traffic)
+            here = self._local_broker.broker_id
+            last = PartitionState(
+                name.topic,
+                partition.topic_id,
+                name.partition,
+                NO_NODE,
+                *partition.version,
+                (),
+                (here,),
+            )
+            self.uncreated[name] = Uncreated(last, reason)
+            self._collaborators.purgatory.notify(name)
 
     def set_strays_aside(self) -> None:
         """Set aside each log without a role, once every role was sent. Its files are kept."""

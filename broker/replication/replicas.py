@@ -134,6 +134,7 @@ class Replicas:
             NO_EPOCH  # and the one in which it confirmed that all roles hold
         )
         self._has_image_begun = False
+        self._reported_offline = collaborators.manager.offline  # by the registration at the start
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
         self.log_starts = self.log_starts_type(collaborators.purgatory.notify)
@@ -287,10 +288,29 @@ class Replicas:
         if request.completes_roles:
             self._all_roles_confirmed_in = request.broker_epoch
             self._table.set_strays_aside()
+            self._collaborators.manager.settle()
+            self._report_offline()
             self._has_all_roles = True
             self._remove_unnamed_topics(now)
         self._update_readiness()
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
+
+    def _report_offline(self) -> None:
+        """Have the controller told which logs are offline, if it does not know all of them."""
+        offline = self._collaborators.manager.offline
+        if not offline <= self._reported_offline:
+            self._collaborators.broker.on_damage()
+        self._reported_offline = offline
+
+    def take_off_failed(self) -> None:
+        """Take off the replicas in log directories that have failed; called periodically."""
+        names = self._collaborators.manager.take_off_failed()
+        self._table.take_off(names)
+        for name in names:
+            self._role_confirmed_in.pop(name, None)
+        if names:
+            self._report_offline()
+            self._collaborators.purgatory.notify(ROLES)
 
     def _expect_followers(self, states: Iterable[PartitionState], now: float) -> None:
         """Start to watch for silence of followers that were not known before."""

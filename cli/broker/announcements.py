@@ -37,7 +37,7 @@ class Announcer:
                 f" what is left, stop the broker and say: minibroker partition recover {topic}"
                 f" {partition}"
             )
-        self._tell(f"Data directory: {config.log_dirs}")
+        self._tell(f"Data directory: {', '.join(map(str, config.log_dirs))}")
         self._tell(f"Acknowledgements: {acknowledgement_of(config.flush, config.flush_ms)}")
         several = len(started.listening) > 1
         for listening, advertised in zip(started.listening, started.advertised, strict=True):

@@ -1,7 +1,8 @@
-"""The checks of a broker's data directory: it is writable, and it outlives a container."""
+"""The checks of a broker's log directories: they are writable, and they outlive a container."""
 
 import os
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,23 @@ from minibroker.cli.terminal import Failure
 
 # Our image sets this to the path where its volume is mounted; it is not set elsewhere.
 VOLUME_VARIABLE: Final = "MINIBROKER_VOLUME"
+
+
+def log_directories(first: Path, *others: Path) -> tuple[Path, ...]:
+    """Return the directories as absolute paths; create the first if it does not exist. The broker
+    creates the others, unless it remembers them: then a disk is missing.
+
+    Raises `Failure` if the first cannot be created or written, if two are the same, or if one is in
+    another.
+    """
+    paths = (data_directory(first), *(other.absolute() for other in others))
+    resolved = [path.resolve() for path in paths]
+    for one, other in permutations(range(len(paths)), 2):
+        if resolved[one].is_relative_to(resolved[other]):
+            is_same = resolved[one] == resolved[other]
+            how = "are the same" if is_same else "lie one in the other"
+            raise Failure(f"the log directories {paths[other]} and {paths[one]} {how}: name others")
+    return paths
 
 
 def data_directory(root: Path) -> Path:
@@ -62,7 +80,7 @@ def volume_warning(root: Path, environ: Mapping[str, str], top: Path = Path("/")
     In a container of our image, everything on the file system of `top` is removed with it.
     """
     volume = environ.get(VOLUME_VARIABLE)
-    if not volume or root.stat().st_dev != top.stat().st_dev:
+    if not volume or not root.exists() or root.stat().st_dev != top.stat().st_dev:
         return ""
     return (
         f"log.dirs={root} is not on a volume: the data will be lost with this container; mount a"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from minibroker.cli.broker.announcements import Announcer
-from minibroker.cli.broker.data_directory import data_directory, volume_warning
+from minibroker.cli.broker.data_directory import log_directories, volume_warning
 from minibroker.cli.broker.stores import check_store, open_store, store_name, wait_for_store
 from minibroker.cli.cluster.layout import FILE as CLUSTER_FILE
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
@@ -97,9 +97,10 @@ def run_broker(config: "Config", wrap_system: WrapSystem) -> None:
 
     configure_logs(sys.stdout, config.log_format)
     _raise_file_limit()
-    config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
-    if warning := volume_warning(Path(config.log_dirs), os.environ):
-        note(f"WARNING: {warning}")
+    config = replace(config, log_dirs=log_directories(*map(Path, config.log_dirs)))
+    for directory in config.log_dirs:
+        if warning := volume_warning(Path(directory), os.environ):
+            note(f"WARNING: {warning}")
     _check_directory(config)
     check_store(config)
     try:
@@ -215,7 +216,7 @@ def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] |
 
 def _check_directory(config: "Config") -> None:
     """Raise `Failure` for a cluster's directory, or a cluster's broker without its store."""
-    root = Path(config.log_dirs)
+    root = Path(config.data_dir)
     if (root / CLUSTER_FILE).exists():
         raise Failure(
             f"{root} is the directory of a cluster, which `minibroker cluster up --data-dir {root}`"

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def store_name(config: "Config") -> str:
     """Return the value of `metadata.store`, or its default."""
-    return config.metadata_store or f"{SQLITE}{config.log_dirs / METADATA_FILE}"
+    return config.metadata_store or f"{SQLITE}{config.data_dir / METADATA_FILE}"
 
 
 def check_store(config: "Config") -> None:
@@ -40,7 +40,7 @@ def check_store(config: "Config") -> None:
     if name == MEMORY:
         raise Failure(
             f"metadata.store={MEMORY} forgets its topics with the process, and"
-            f" {config.log_dirs} holds data of an earlier run; name a new directory with --data-dir"
+            f" {config.data_dir} holds data of an earlier run; name a new directory with --data-dir"
         )
     path = Path(name.removeprefix(SQLITE))
     if not path.exists() or not path.stat().st_size:
@@ -114,12 +114,12 @@ def etcd_access(config: "Config") -> "Access":
 def _was_used(config: "Config") -> bool:
     from minibroker.broker.log.directory import META
 
-    return Path(config.log_dirs, META).is_file()
+    return Path(config.data_dir, META).is_file()
 
 
 def _unknown_store(what: str, config: "Config") -> Failure:
     return Failure(
-        f"the metadata store {what}, but {config.log_dirs} holds data of an earlier run: its"
+        f"the metadata store {what}, but {config.data_dir} holds data of an earlier run: its"
         " topics are not known without it. Put back a copy of the store, or name a new directory"
         " with --data-dir"
     )

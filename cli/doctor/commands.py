@@ -211,7 +211,8 @@ def of_settings(config: "Config", data_dir: Path | None) -> "Iterator[Finding]":
         yield Finding(Level.NOTE, text, "name a store that lasts, unless this is a trial")
     else:
         yield from of_store(seen)
-    yield from of_directory(data_dir or Path(config.log_dirs))
+    for path in [data_dir] if data_dir else map(Path, config.log_dirs):
+        yield from of_directory(path)
 
 
 def of_directory(path: Path) -> "Iterator[Finding]":

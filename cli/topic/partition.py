@@ -34,7 +34,7 @@ def recover(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", "-d", help="Data directory of the stopped broker."),
+        typer.Option("--data-dir", "-d", help="Log directories of the stopped broker."),
     ] = None,
     is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="No question.")] = False,
 ) -> None:
@@ -50,10 +50,12 @@ def recover(
 
     files = RealFiles()
     given = {"log.dirs": str(data_dir)} if data_dir else {}
-    root = Path(load_settings(None, given).config.log_dirs).absolute()
+    roots = [Path(one).absolute() for one in load_settings(None, given).config.log_dirs]
+    root = next((one for one in roots if (one / f"{topic}-{number}").is_dir()), None)
+    if root is None:
+        where = ", ".join(map(str, roots))
+        raise Failure(f"there is no partition {topic}-{number} in {where}; see --data-dir")
     directory = root / f"{topic}-{number}"
-    if not directory.is_dir():
-        raise Failure(f"there is no partition {topic}-{number} in {root}; see --data-dir")
     data = DataDirectory(files, root)
     with explaining(root):
         data.acquire()

@@ -32,9 +32,9 @@ def main() -> None:
         )
     with failures_as_one_line():
         config = load_settings(None, given_settings(sys.argv[1:])).config
-        if not (Path(config.log_dirs) / MARKER_FILE).exists():
+        if not (Path(config.data_dir) / MARKER_FILE).exists():
             sys.exit(
-                f"{config.log_dirs} has no file {MARKER_FILE}, so a test did not make it: a broker"
+                f"{config.data_dir} has no file {MARKER_FILE}, so a test did not make it: a broker"
                 " with faults does not run there; use minibroker start"
             )
         run_broker(

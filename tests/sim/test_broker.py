@@ -257,11 +257,11 @@ async def test_a_clean_stop_leaves_its_mark(autojump_clock: trio.testing.MockClo
     """BRK-02, BRK-05: after a clean stop the mark and the high watermark are on the disk."""
     machine = Machine()
     async with machine.running(), machine.connect() as channel:
-        assert "clean-shutdown" not in machine.files.list(machine.config.log_dirs)
+        assert "clean-shutdown" not in machine.files.list(machine.config.data_dir)
         await topic(channel)
         await produce(channel, b"a", b"b")
-    assert "clean-shutdown" in machine.files.list(machine.config.log_dirs)
-    checkpoint = machine.files.read_bytes(machine.config.log_dirs / "replication-offset-checkpoint")
+    assert "clean-shutdown" in machine.files.list(machine.config.data_dir)
+    checkpoint = machine.files.read_bytes(machine.config.data_dir / "replication-offset-checkpoint")
     assert checkpoint.split() == [b"0", b"1", b"t", b"0", b"2"]
 
 
@@ -320,8 +320,8 @@ async def test_a_failed_fsync_stops_the_broker(autojump_clock: trio.testing.Mock
     with pytest.raises(ExceptionGroup) as raised:
         await run()
     assert raised.group_contains(OSError)
-    assert "clean-shutdown" not in machine.files.list(machine.config.log_dirs)
-    assert "tail-unsafe" in machine.files.list(machine.config.log_dirs)
+    assert "clean-shutdown" not in machine.files.list(machine.config.data_dir)
+    assert "tail-unsafe" in machine.files.list(machine.config.data_dir)
     async with machine.running(), machine.connect() as channel:
         await trio.sleep(1)  # what was recovered counts once it is synced again
         assert (await consume(channel))[0] == b"a"
@@ -352,7 +352,7 @@ async def test_topics_come_and_go(autojump_clock: trio.testing.MockClock) -> Non
 async def test_the_house_is_kept(autojump_clock: trio.testing.MockClock) -> None:
     """Retention, deleted files and checkpoints happen by themselves while the broker runs."""
     machine = Machine()
-    root = machine.config.log_dirs
+    root = machine.config.data_dir
     async with machine.running(), machine.connect() as channel:
         configs = (ConfigEntry("segment.bytes", "100"), ConfigEntry("retention.bytes", "100"))
         request = CreateTopicsRequest((NewTopic("t", configs=configs),))
@@ -383,7 +383,7 @@ async def test_a_damaged_log_is_offline_and_says_so(
         for _ in range(3):
             await produce(channel, b"x" * 100)
         machine.kill()
-    machine.files.flip(machine.config.log_dirs / "t-0" / "00000000000000000000.log", 250)
+    machine.files.flip(machine.config.data_dir / "t-0" / "00000000000000000000.log", 250)
     async with machine.running() as started, machine.connect() as channel:
         assert started.damaged == (TopicPartition("t", 0),)
         assert (await topic(channel)).partitions[0].error == ErrorCode.LEADER_NOT_AVAILABLE
@@ -405,9 +405,9 @@ async def test_unknown_logs_are_kept_aside(autojump_clock: trio.testing.MockCloc
     async with machine.running(), machine.connect() as channel:
         await topic(channel)
         assert await consume(channel) == []
-    names = machine.files.list(machine.config.log_dirs)
+    names = machine.files.list(machine.config.data_dir)
     (stray,) = [name for name in names if name.endswith("-stray")]
-    log = machine.config.log_dirs / stray / "00000000000000000000.log"
+    log = machine.config.data_dir / stray / "00000000000000000000.log"
     assert len(machine.files.read_bytes(log)) > 0
 
 
@@ -416,7 +416,7 @@ async def test_a_lost_directory_takes_its_partition_offline(
 ) -> None:
     """REC-03: its topic is not served from an empty log; accepted, no offset is given out again."""
     machine = Machine()
-    directory = machine.config.log_dirs / "t-0"
+    directory = machine.config.data_dir / "t-0"
     async with machine.running(), machine.connect() as channel:
         await topic(channel)
         await produce(channel, b"a", b"b")

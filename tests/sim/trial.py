@@ -78,8 +78,8 @@ class Trial:
 
     async def agreed(self) -> Agreed:
         """What the store says of the partition."""
-        (agreed,) = read_agreed(await self.world.store.get("")).values()
-        return agreed
+        found = read_agreed(await self.world.store.get("")).values()
+        return next(agreed for agreed in found if agreed.name == NAME)
 
     async def controller(self) -> int:
         """The node id of the controller, as the store has it."""
@@ -190,13 +190,16 @@ def rot(broker: SimulatedBroker, offset: int) -> None:
 
 @asynccontextmanager
 async def open_trial(
-    *, is_watched: bool = True, replicas: int = 3, **settings: str
+    *, is_watched: bool = True, replicas: int = 3, before: int = 0, **settings: str
 ) -> AsyncIterator[Trial]:
-    """A cluster with its topic, in sync; killed at the end."""
+    """A cluster with its topic, in sync; killed at the end. Each broker has so many logs of another
+    topic `before` the topic's."""
     world = SimulatedWorld(SEED)
     named = {name.replace("_", "."): value for name, value in settings.items()}
     async with open_cluster(world, SETTINGS | named, 3) as cluster:
         async with Admin(cluster.address, seams=world.seams("admin")) as admin:
+            if before:
+                await admin.create_topics(NewTopic("before", before, 3))
             await admin.create_topics(NewTopic(TOPIC, 1, replicas))
         producer = Producer(
             cluster.address, seams=world.seams("producer"), linger_ms=0, request_timeout_ms=1000

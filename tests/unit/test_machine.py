@@ -14,7 +14,7 @@ def test_open_files_that_cannot_be_listed_are_not_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list takes a descriptor itself: without one the broker answers all the same."""
-    facts = RealMachine(tmp_path, "memory")
+    facts = RealMachine([tmp_path], "memory")
     assert 0 < facts().open_files < facts().open_files_max
 
     def list_none(path: Path) -> list[str]:

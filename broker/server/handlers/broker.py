@@ -66,10 +66,10 @@ def describe(
 
 
 def _machine(services: Services) -> MachineDescription:
-    software, python, store, *sizes = services.machine()
+    software, python, store, *sizes, _ = services.machine()
     room = services.room_statistics()
     sizes += [room.free_bytes_min, room.log_bytes, room.log_bytes_max]
-    return MachineDescription(software, python, store, str(services.config.log_dirs), *sizes)
+    return MachineDescription(software, python, store, str(services.config.data_dir), *sizes)
 
 
 def unregister(

@@ -27,6 +27,6 @@ def describe(
         if len(some) == AT_ONCE:
             yield
     machine = services.machine()
-    directory = str(services.config.log_dirs)
+    directory = str(services.config.data_dir)
     sizes = machine.disk_total_bytes, machine.disk_free_bytes
     return DescribeLogDirsResponse(directory, tuple(logs), *sizes)

@@ -56,7 +56,7 @@ def test_the_first_source_that_names_a_property_wins():
     environ = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_NODE_ID": "3", "PATH": "/bin"}
     loaded = load(parse_properties(file), environ, {"num.partitions": "4"})
     config = loaded.config
-    assert (config.num_partitions, config.node_id, config.log_dirs) == (4, 3, PurePath("/file"))
+    assert (config.num_partitions, config.node_id, config.log_dirs) == (4, 3, (PurePath("/file"),))
     assert loaded.sources["num.partitions"] == "flag"
     assert loaded.sources["node.id"] == "environment"
     assert loaded.sources["log.dirs"] == "file"
@@ -95,6 +95,7 @@ def test_a_name_that_is_near_none_names_none():
 
 
 LISTENERS = "NAME://HOST:PORT[,NAME://HOST:PORT...]"
+DIRECTORIES = "directories, with commas between them, none twice or in another"
 STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
 
 
@@ -115,8 +116,10 @@ STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
         ("listeners", "://a:9092", LISTENERS),
         ("listeners", "A://a:9092,,B://b:1", LISTENERS),
         ("advertised.listeners", "http://a:9092/", LISTENERS),
-        ("log.dirs", "/a,/b", "one directory"),
-        ("log.dirs", "", "one directory"),
+        ("log.dirs", "", DIRECTORIES),
+        ("log.dirs", "/a,", DIRECTORIES),
+        ("log.dirs", "/a,/b,/a/", DIRECTORIES),
+        ("log.dirs", "/a,/b,/b/../a/c", DIRECTORIES),
         ("broker.rack", "a\tb", "1 to 255 printable characters"),
         ("metadata.store", "zookeeper:x", STORES),
         ("metadata.store", "sqlite:", STORES),

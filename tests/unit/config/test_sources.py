@@ -83,7 +83,7 @@ def test_an_example_for_kafka_comes_up():
         "PLAINTEXT_HOST://localhost:29092",
     ]
     assert (config.node_id, config.cluster_id) == (1, "4L6g3nShT-eMCtK--X86sw")
-    assert str(config.log_dirs) == "/var/lib/kraft-combined-logs"
+    assert str(config.data_dir) == "/var/lib/kraft-combined-logs"
     assert config.group_initial_rebalance_delay_ms == 0
     assert loaded.warnings == (
         "without meaning here, and left out: KAFKA_CONTROLLER_QUORUM_VOTERS, KAFKA_PROCESS_ROLES,"

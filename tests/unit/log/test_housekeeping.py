@@ -1,6 +1,6 @@
 """Deadlines of recurring duties."""
 
-from minibroker.broker.log.manager import Duty, Housekeeping, Interval
+from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
 
 
 def test_duties_are_due_at_their_time():

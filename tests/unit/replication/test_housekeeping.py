@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.broker.log import manager
+from minibroker.broker.log import log_directory
 from minibroker.broker.turns import at_once, without_pause
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import Node, state_of
@@ -80,7 +80,7 @@ def test_a_log_that_is_deleted_in_a_pause_goes_in_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its files have moved by then, and stay as long as the delay says; those of others go."""
-    monkeypatch.setattr(manager, "at_once", lambda items, _=1: at_once(items, 1))
+    monkeypatch.setattr(log_directory, "at_once", lambda items, _=1: at_once(items, 1))
     node = with_old_records()
     without_pause(node.replicas.apply_retention(node.wall_time_ms))
     node.stop(state_of(NAMES[0]), delete=True, leader_epoch=-2)

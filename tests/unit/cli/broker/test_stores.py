@@ -52,8 +52,8 @@ async def test_a_used_data_directory_needs_the_etcd_that_knows_it(etcd, tmp_path
     config = config_of(etcd, tmp_path)
     store = await stores.open_store(config, Random(1))
     await stores.wait_for_store(store, config)
-    await trio.Path(config.log_dirs).mkdir()
-    await trio.Path(config.log_dirs, META).write_text("")
+    await trio.Path(config.data_dir).mkdir()
+    await trio.Path(config.data_dir, META).write_text("")
     with pytest.raises(Failure, match=r"prefix=minibroker\) knows of no cluster, but .*data holds"):
         await stores.wait_for_store(store, config)
     await store.transact([], [Put("cluster-id", b'"c"')])

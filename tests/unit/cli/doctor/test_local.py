@@ -163,7 +163,7 @@ def test_a_store_in_a_file_is_read(tmp_path: Path) -> None:
     """If it is there; a store that is not there is not made. One that a broker of another machine
     may have named, and one in a broker's memory, cannot be seen."""
     path = tmp_path / "metadata.db"
-    config = Config(metadata_store=f"sqlite:{path}", log_dirs=tmp_path / "data")
+    config = Config(metadata_store=f"sqlite:{path}", log_dirs=(tmp_path / "data",))
     missing = f"sqlite:{path} is not there yet: the first broker that starts makes it"
     assert bad_store(inspect_store(config, is_named=True)) == [("note", missing)]
     assert list(tmp_path.iterdir()) == []
