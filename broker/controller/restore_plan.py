@@ -31,8 +31,16 @@ from typing import Final
 
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backup import Backup, BackupError
+from minibroker.broker.controller.features import check_level
 from minibroker.broker.controller.producer_ids import BLOCK_SIZE, ID_MAX
-from minibroker.broker.controller.state import PartitionRecord, Reassignment, State, TopicRecord
+from minibroker.broker.controller.state import (
+    OWN_LEVELS,
+    FeatureLevels,
+    PartitionRecord,
+    Reassignment,
+    State,
+    TopicRecord,
+)
 from minibroker.broker.metadata.store import ABSENT, Compare, Delete, Put, Snapshot
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE
@@ -64,12 +72,17 @@ class RestorePlan:
 
 
 def plan_restore(
-    backup: Backup, snapshot: Snapshot, now_ms: int, brokers: Collection[int] | None = None
+    backup: Backup,
+    snapshot: Snapshot,
+    now_ms: int,
+    brokers: Collection[int] | None = None,
+    levels: FeatureLevels = OWN_LEVELS,
 ) -> RestorePlan:
     """Plan to restore a backup into the store that has this snapshot.
 
     `brokers` are those whose logs are compared; None: all that the backup or the store names.
-    Raises `BackupError`, and `StoreError` for a damaged store.
+    Raises `BackupError`, and `StoreError` for a damaged store, or a feature level of store or
+    backup that is none of `levels`.
     """
     found = snapshot.entries
     _check_cluster(backup, entries.read_cluster_id(found))
@@ -92,7 +105,7 @@ def plan_restore(
         writes=(
             *_topic_writes(restored, present),
             *settings,
-            *_raised(backup, snapshot, now_ms),
+            *_raised(backup, snapshot, now_ms, levels),
             entries.cluster_id_put(backup.cluster_id),
             Delete(entries.RESTORE),
         ),
@@ -205,17 +218,26 @@ def _topic_writes(topics: Sequence[TopicRecord], present: State) -> Iterator[Put
 
 def _is_counted_or_topic(key: str) -> bool:
     """Whether a key of a backup is written in another way than as it is."""
-    counted = (entries.CLUSTER_ID, entries.CONTROLLER_EPOCH, entries.PRODUCER_IDS)
+    counted = (
+        entries.CLUSTER_ID,
+        entries.FEATURE_LEVEL,
+        entries.CONTROLLER_EPOCH,
+        entries.PRODUCER_IDS,
+    )
     return key in counted or key.startswith((entries.TOPICS, entries.PARTITIONS))
 
 
-def _raised(backup: Backup, snapshot: Snapshot, now_ms: int) -> list[Put]:
-    """Return the counters of which no number may be used twice, above all that were used."""
+def _raised(backup: Backup, snapshot: Snapshot, now_ms: int, levels: FeatureLevels) -> list[Put]:
+    """Return the counters of which no number may be used twice, above all that were used, and the
+    newer of the feature levels, whose formats the logs may have."""
     both = (backup.entries, snapshot.entries)
     epoch = max(map(entries.read_controller_epoch, both)) + CONTROLLER_EPOCHS_SKIPPED
     first_id = max(map(entries.read_producer_ids, both)) + PRODUCER_IDS_SKIPPED
     by_clock = min(now_ms * PRODUCER_IDS_PER_MS, ID_MAX // 2) // BLOCK_SIZE * BLOCK_SIZE
+    level = max(map(entries.read_feature_level, both))
+    check_level(level, levels)
     return [
+        entries.feature_level_put(level),
         entries.controller_epoch_put(max(epoch, (now_ms - EPOCHS_BEGIN_MS) // 1000)),
         entries.producer_ids_put(max(first_id, by_clock)),
     ]
@@ -227,6 +249,7 @@ def _compared(snapshot: Snapshot, brokers: Sequence[int]) -> Iterator[Compare]:
     for key in (
         entries.CLUSTER_ID,
         entries.RESTORE,
+        entries.FEATURE_LEVEL,
         entries.CONTROLLER_EPOCH,
         entries.PRODUCER_IDS,
     ):

@@ -14,12 +14,21 @@ from minibroker.broker.controller.restore_plan import (
 from minibroker.broker.controller.state import (
     Admission,
     BrokerRegistration,
+    FeatureLevels,
     PartitionRecord,
     Reassignment,
     Tombstone,
     TopicRecord,
 )
-from minibroker.broker.metadata.store import ABSENT, Compare, Delete, Entry, Put, Snapshot
+from minibroker.broker.metadata.store import (
+    ABSENT,
+    Compare,
+    Delete,
+    Entry,
+    Put,
+    Snapshot,
+    StoreError,
+)
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.types import Endpoint
@@ -190,9 +199,23 @@ def test_nothing_may_change_meanwhile():
         *(Compare(entries.broker_key(node), ABSENT) for node in (1, 2, 3, 4)),
         Compare(entries.CLUSTER_ID, 12),
         Compare(entries.RESTORE, 12),
+        Compare(entries.FEATURE_LEVEL, ABSENT),
         Compare(entries.CONTROLLER_EPOCH, 12),
         Compare(entries.PRODUCER_IDS, 12),
     }
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1)])
+def test_a_feature_level_does_not_fall(then, now):
+    """The logs may have formats of the newer one, which this version must support."""
+    backup = backup_of(store_of(extra=[entries.feature_level_put(then)]), 5)
+    store = store_of(extra=[entries.feature_level_put(now)])
+    plan = plan_restore(backup, store, 0, levels=FeatureLevels(1, 2))
+    assert [put for put in plan.writes if put.key == entries.FEATURE_LEVEL] == [
+        entries.feature_level_put(2)
+    ]
+    with pytest.raises(StoreError, match="use the newer version of minibroker"):
+        plan_restore(backup, store, 0, levels=FeatureLevels(1, 1))
 
 
 @pytest.mark.parametrize(
