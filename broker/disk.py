@@ -36,6 +36,7 @@ from minibroker.protocol.types import Buffer
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
+SENDS_AT_ONCE = 8  # whose records are read by a worker
 # The distance of the bytes that `is_cached` probes: the kernel reads ahead at least so much.
 CACHE_PROBE_BYTES = 128 * 1024
 SMALL_FILE_BYTES_MAX = 256 << 20  # a checkpoint of a million partitions has less
@@ -56,6 +57,18 @@ class InWorker(Protocol):
 async def in_worker(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
     """Run a blocking function in a thread and wait for it, even if the wait is cancelled."""
     return await trio.to_thread.run_sync(function, *arguments)
+
+
+class Workers:
+    """Runs blocking functions in threads, at most `count` at a time, apart from those of
+    `in_worker`: readers of a slow disk keep no thread from what syncs files."""
+
+    def __init__(self, count: int) -> None:
+        self._limiter = trio.CapacityLimiter(count)
+
+    async def __call__(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Run a function and wait for it, even if the wait is cancelled."""
+        return await trio.to_thread.run_sync(function, *arguments, limiter=self._limiter)
 
 
 def _sync_descriptor(descriptor: int) -> None:

@@ -182,14 +182,14 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
     """Return the real form of everything that a simulation replaces."""
     from minibroker.broker.app import System
     from minibroker.broker.clock import boot_id, wall_ms
-    from minibroker.broker.disk import RealFiles, in_worker
+    from minibroker.broker.disk import SENDS_AT_ONCE, RealFiles, Workers, in_worker
     from minibroker.broker.machine import RealMachine
     from minibroker.broker.process_memory import ProcessMemory
     from minibroker.client.net.network import TcpNetwork
 
     memory = ProcessMemory(time.perf_counter)
     return System(
-        network=TcpNetwork(in_worker),
+        network=TcpNetwork(Workers(SENDS_AT_ONCE)),
         files=RealFiles(),
         store=store,
         wall_ms=wall_ms,

@@ -4,14 +4,19 @@ The simulated disk tells how long the loop stood still for it (`stalled_s`); vir
 still for all with the loop, so a producer beside the reader measures the same.
 """
 
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
 from minibroker.client import Consumer, Producer, TopicPartition
+from minibroker.client.net.network import Stream
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.types import Endpoint
 from minibroker.testing.cluster import (
     EPOCH_MS,
+    PORT,
     SimulatedBroker,
     SimulatedWorld,
     open_broker,
@@ -73,6 +78,30 @@ async def read_all(broker: SimulatedBroker, world: SimulatedWorld) -> None:
         assert offsets == [*range(RECORDS)]
 
 
+async def read_on_kafkas_wire(broker: SimulatedBroker, world: SimulatedWorld) -> None:
+    """Read a record of each segment, as Kafka's clients ask for it."""
+    stream = await world.network.host("reader").connect(Endpoint(broker.name, PORT))
+    for offset in range(0, RECORDS, 40):
+        partition = struct.pack(">iiqi", 1, 0, offset, 1)
+        body = struct.pack(">iiiibih1s", -1, 500, 1, 1 << 20, 0, 1, 1, b"t") + partition
+        head = struct.pack(">hhih", ApiKey.FETCH, 4, offset, 0)
+        await stream.send([struct.pack(">i", len(head) + len(body)) + head + body])
+        [size] = struct.unpack(">i", await receive(stream, 4))
+        answer = await receive(stream, size)
+        assert int.from_bytes(answer[:4], "big") == offset
+        assert VALUE in answer
+    stream.close()
+
+
+async def receive(stream: Stream, size: int) -> bytes:
+    """Exactly so many bytes."""
+    received = bytearray(size)
+    view = memoryview(received)
+    while view:
+        view = view[await stream.receive_into(view) :]
+    return bytes(received)
+
+
 async def look_up_times(broker: SimulatedBroker, world: SimulatedWorld) -> None:
     """Look up the record of a time in each segment."""
     async with Consumer(broker.address, seams=world.seams("reader")) as consumer:
@@ -95,7 +124,7 @@ async def ask_for_commits(broker: SimulatedBroker, world: SimulatedWorld) -> Non
 Read = Callable[[SimulatedBroker, SimulatedWorld], Awaitable[None]]
 
 
-@pytest.mark.parametrize("read", [read_all, look_up_times, ask_for_commits])
+@pytest.mark.parametrize("read", [read_all, read_on_kafkas_wire, look_up_times, ask_for_commits])
 def test_a_reader_of_what_is_not_cached_delays_no_other(read: Read) -> None:
     """A producer's acknowledgements come as quickly as ever while the disk takes seconds."""
 

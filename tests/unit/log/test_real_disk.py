@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
+import trio
 
-from minibroker.broker.disk import RealFiles
+from minibroker.broker.disk import RealFiles, Workers, in_worker
 from minibroker.broker.log.checkpoints import read_offsets
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.log import Log
@@ -67,6 +68,26 @@ def refused(root) -> str:
     with pytest.raises(DataDirectoryError) as caught:
         manager.start("boot", "cluster", 1, NOW)
     return str(caught.value)
+
+
+async def test_workers_of_their_own_are_few():
+    """Those that wait for a slow disk leave the threads of syncs alone."""
+    count = 3
+    workers, began, may_end = Workers(count), threading.Semaphore(0), threading.Event()
+
+    def read() -> None:
+        began.release()
+        may_end.wait()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):  # more than trio has threads
+            nursery.start_soon(workers, read)
+        for _ in range(count):
+            await in_worker(began.acquire)
+        await in_worker(int)
+        has_begun_more = began.acquire(blocking=False)
+        may_end.set()
+    assert not has_begun_more
 
 
 def test_a_file_in_the_place_of_the_directory(tmp_path):
