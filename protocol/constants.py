@@ -250,6 +250,12 @@ SMALL_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 # A response without its records.
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 
+# The levels of the feature minibroker.version that this version supports. Level 1 has the formats
+# of 0.1.0. What changes a format raises the last level, and writes the new format only where that
+# level is finalized (docs/upgrades.md).
+FEATURE_LEVEL_MIN: Final = 1
+FEATURE_LEVEL_MAX: Final = 1
+
 # Record batches (format version 2).
 MAGIC: Final = 2
 BATCH_HEADER_BYTES: Final = 61

@@ -51,8 +51,7 @@ from minibroker.broker.controller.state import (
 )
 from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Delete, Entry, Put, StoreError
 from minibroker.broker.turns import Turns, at_once
-from minibroker.protocol.constants import NO_EPOCH
-from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
+from minibroker.protocol.constants import FEATURE_LEVEL_MIN, NO_EPOCH
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 CLUSTER: Final = "cluster-"  # the first three begin so

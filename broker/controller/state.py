@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
-from minibroker.protocol.messages.features import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN
+from minibroker.protocol.constants import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN, NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
-from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
+from minibroker.protocol.constants import FEATURE_LEVEL_MIN, NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from minibroker.protocol.constants import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN
 from minibroker.protocol.messages import Request
-from minibroker.protocol.messages.features import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN
 
 
 @dataclass(frozen=True, slots=True)

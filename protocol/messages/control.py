@@ -14,9 +14,8 @@ ALTER_PARTITION and CONTROLLED_SHUTDOWN go from a broker to the controller.
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import NO_EPOCH, NO_LAPSE, NO_NODE, NO_STAMP
+from minibroker.protocol.constants import FEATURE_LEVEL_MIN, NO_EPOCH, NO_LAPSE, NO_NODE, NO_STAMP
 from minibroker.protocol.messages import Request
-from minibroker.protocol.messages.features import FEATURE_LEVEL_MIN
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import NamedEndpoint, TopicPartition
 

@@ -16,10 +16,6 @@ from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.transactions import SECOND_PROTOCOL
 
 MINIBROKER_VERSION: Final = "minibroker.version"
-# The levels of it that this version supports. Level 1 has the formats of 0.1.0. What changes a
-# format raises the last one, and writes the new format only where that level is finalized.
-FEATURE_LEVEL_MIN: Final = 1
-FEATURE_LEVEL_MAX: Final = 1
 
 # The features of Kafka that clients look for. group.version 1 is the consumer protocol of groups
 # (KIP-848), transaction.version 2 the second protocol of transactions (KIP-890). All brokers of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import FEATURE_LEVEL_MIN, ApiKey
 from minibroker.protocol.kafka import apis
 from minibroker.protocol.kafka.adapters import (
     acls,
@@ -21,7 +21,6 @@ from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.messages.features import (
-    FEATURE_LEVEL_MIN,
     FEATURES,
     MINIBROKER_VERSION,
 )
