@@ -1,7 +1,7 @@
 """Clusters of many partitions: what each event of their lives costs, in one table.
 
     python -m tests.many_partitions [--store sqlite|etcd] [--only STORY]...
-                                    [--connections N] [--groups N] SIZE...
+                                    [--connections N] [--groups N] [--set NAME=VALUE]... SIZE...
 
 A size is a number of partitions, in topics of up to 100 each; `5000x1` are as many topics with one
 partition each. Three brokers with replication factor 3 run on this machine, at the settings of
@@ -419,15 +419,16 @@ def many_partitions(
     *,
     away_s: float = AWAY_S,
     crowd: CrowdSize = NO_CROWD,
+    given: Mapping[str, str] | None = None,
 ) -> Iterator[ManyPartitions]:
-    """Brokers that answer, without their topics yet."""
+    """Brokers that answer, without their topics yet; `given` are settings of theirs."""
     with ExitStack() as stack:
         url = ""
         if store == "etcd":
             (root / "etcd").mkdir()
             (member,) = stack.enter_context(running_etcd(root / "etcd", is_durable=True))
             url = f"etcd:{member.url}"
-        settings = SETTINGS | (ETCD_SETTINGS if url else {})
+        settings = SETTINGS | (ETCD_SETTINGS if url else {}) | dict(given or {})
         cluster = stack.enter_context(running_cluster(root / "cluster", NODES, settings, url))
         cluster.start_s_max = cluster.stop_s_max = PATIENCE_S
         many = ManyPartitions(cluster, size, url, away_s, crowd)
@@ -450,14 +451,14 @@ def live_through(many: ManyPartitions, name: str, costs: ScenarioCosts) -> None:
 
 
 def figures_of(
-    size: Size, store: str, names: list[str], crowd: CrowdSize
+    size: Size, store: str, names: list[str], crowd: CrowdSize, given: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """What each scenario cost, as (what, figure)."""
     lived = ["create", *([GATHER] if any(crowd) else [])]
     lived += [name for name in SCENARIOS if name in names and name not in lived]
     with (
         TemporaryDirectory(prefix="minibroker-many-") as directory,
-        many_partitions(Path(directory), size, store, crowd=crowd) as many,
+        many_partitions(Path(directory), size, store, crowd=crowd, given=given) as many,
     ):
         for name in lived:
             with many.measuring() as costs:
@@ -475,13 +476,15 @@ def main() -> None:
     parser.add_argument("--store", choices=["sqlite", "etcd"], default="sqlite")
     parser.add_argument("--connections", type=int, default=0, help="of clients")
     parser.add_argument("--groups", type=int, default=0, help="with one member each")
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, of each broker")
     names = [*SCENARIOS, *MEASURES]
     parser.add_argument("--only", action="append", choices=names, help="may be repeated")
     arguments = parser.parse_args()
     crowd = CrowdSize(arguments.connections, arguments.groups)
+    given = dict(each.split("=", 1) for each in arguments.set)
     rows: dict[str, list[str]] = {}
     for number, size in enumerate(arguments.sizes):
-        found = figures_of(size, arguments.store, arguments.only or names, crowd)
+        found = figures_of(size, arguments.store, arguments.only or names, crowd, given)
         for what, figure in found:
             print(f"{size}: {what}: {figure}", flush=True)
             rows.setdefault(what, [""] * number).append(figure)

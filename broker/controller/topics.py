@@ -270,14 +270,14 @@ def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> T
     configs = {entry.name: entry.value for entry in wanted.configs}
     if wanted.assignments:
         assignments = in_order(wanted)
-        _check_count(draft, len(assignments))
+        _check_count(draft, len(assignments), wanted.name)
         min_isr = config.for_topic(configs).min_insync_replicas
         partitions = assign_partitions(brokers, assignments, min_isr)
         return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
     count, factor = wanted.partition_count, wanted.replication_factor
     count = config.num_partitions if count == DEFAULT_COUNT else count
     factor = config.default_replication_factor if factor == DEFAULT_COUNT else factor
-    _check_count(draft, count)
+    _check_count(draft, count, wanted.name)
     min_isr = config.for_topic(configs).min_insync_replicas
     check_factor(brokers, factor, min_isr)
     start = rng.randrange(len(brokers.active))
@@ -297,7 +297,7 @@ def _more_partitions(
         what = f"topic {topic.name!r} has {present} partitions, and cannot have {wanted.count}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
     count = wanted.count - present
-    _check_count(draft, count)
+    _check_count(draft, count, topic.name)
     brokers = brokers_of(draft.state)
     factor = len(topic.partitions[0].target)
     min_isr = config.for_topic(topic.configs).min_insync_replicas
@@ -315,12 +315,15 @@ def _more_partitions(
     return place_partitions(brokers, count, factor, min_isr, start, present)
 
 
-def _check_count(draft: Draft, count: int) -> None:
-    """Check that so many more partitions may be created. Raises `Refused`."""
+def _check_count(draft: Draft, count: int, name: str) -> None:
+    """Check that a topic may get so many more partitions. Raises `Refused`.
+
+    A topic of the brokers' own also comes to a full cluster: there would be no groups without it.
+    """
     if count < 1:
         what = f"a topic has at least 1 partition, not {count}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
-    present = draft.partition_count
+    present = 0 if name in INTERNAL_TOPICS else draft.partition_count
     if present + count > PARTITIONS_MAX:
         what = f"{count} more partitions than the {present} there are would pass {PARTITIONS_MAX}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)

@@ -27,6 +27,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from minibroker.protocol.records.record import encode_batch
+from tests.bench.rounds import processor_time_us
 from tests.support.processes import BrokerProcess, ThisMachine
 
 SLICE: Final = 100  # requests
@@ -88,24 +89,20 @@ class Asked:
     def __init__(self, broker: BrokerProcess) -> None:
         self.address = broker.address
         host, _, port = broker.address.rpartition(":")
-        self._tasks = Path(f"/proc/{broker.pid}/task")
+        self._pid = broker.pid
         self._socket = socket.create_connection((host, int(port)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self._socket.makefile("rb")
 
     def ask(self, frame: bytes, count: int, at_once: int) -> float:
         """Send a request so often. Returns the processor time that one took (us)."""
-        before = self._cpu_us()
+        before = processor_time_us(self._pid)
         for _ in range(count // at_once):
             self._socket.sendall(frame * at_once)
             for _ in range(at_once):
                 (size,) = struct.unpack(">i", self._answers.read(4))
                 self._answers.read(size)
-        return (self._cpu_us() - before) / count
-
-    def _cpu_us(self) -> float:
-        files = [task / "schedstat" for task in self._tasks.iterdir()]
-        return sum(int(file.read_text().split()[0]) for file in files) / 1_000
+        return (processor_time_us(self._pid) - before) / count
 
 
 @contextmanager

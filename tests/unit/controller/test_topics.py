@@ -217,6 +217,14 @@ def test_the_offsets_topic_has_the_form_that_is_set():
     }
 
 
+def test_a_full_cluster_makes_the_brokers_own_topics():
+    """Else nobody could ever use groups there; a topic of clients is refused."""
+    config = Config(offsets_topic_replication_factor=1)
+    full = create(state_with(1), NewTopic("full", 10_000), config=config).state
+    made = create(full, NewTopic(OFFSETS_TOPIC), NewTopic("t", 1), config=config)
+    assert [topic.error for topic in made.answer.topics] == [0, ErrorCode.INVALID_PARTITIONS]
+
+
 def test_the_offsets_topic_is_not_deleted():
     """All groups would forget where they are."""
     state = with_topics(OFFSETS_TOPIC)
