@@ -24,6 +24,7 @@ MODULES: Final[Mapping[str, str]] = {
     "replica": "topic.replica",
     "leader": "topic.leader",
     "broker": "broker.commands",
+    "metadata": "metadata",
     "log": "log.commands",
     "health": "broker.health",
     "doctor": "doctor.commands",

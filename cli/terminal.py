@@ -154,6 +154,18 @@ def readable(text: str, what: str) -> str:
     return text
 
 
+def ids_in(text: str | None) -> list[int] | None:
+    """Return the numbers of a `1,2,4` text; None for None."""
+    if text is None:
+        return None
+    from minibroker.protocol.constants import INT32_MAX
+
+    numbers = [one.strip() for one in text.split(",")]
+    if not all(one.isascii() and one.isdigit() and int(one) <= INT32_MAX for one in numbers):
+        raise typer.BadParameter(f"{text!r}: numbers with commas between them")
+    return [int(one) for one in numbers]
+
+
 def pairs(given: list[str], option: str) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a mapping."""
     split = [readable(text, option).partition("=") for text in given]

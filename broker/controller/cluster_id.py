@@ -10,14 +10,17 @@ from base64 import urlsafe_b64encode
 from random import Random
 
 from minibroker.broker.controller import entries
+from minibroker.broker.controller.backup import RESTORE_AGAIN
 from minibroker.broker.metadata.store import ABSENT, Compare, MetadataStore, StoreError
 
 
 async def ensure_cluster_id(store: MetadataStore, rng: Random, wanted: str | None = None) -> str:
     """Return the cluster's id; make it at the first start. Raises `StoreError` if the cluster has
-    another one than `wanted`."""
+    another one than `wanted`, or is half restored."""
     while True:
         found = (await store.get(entries.CLUSTER_ID)).entries
+        if entries.RESTORE in found:
+            raise StoreError(f"the metadata are half restored: {RESTORE_AGAIN}, before any broker")
         cluster_id = entries.read_cluster_id(found)
         if cluster_id is not None:
             if wanted not in (None, cluster_id):

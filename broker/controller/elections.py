@@ -19,6 +19,8 @@ The rules for one partition, in order:
    records that were acknowledged before the ISR shrank are also on replicas that have left it, and
    these may be the only ones that still have them (K2). One of the replicas that must be live must
    be able to lead: if their logs are damaged, the other replicas' logs prove nothing.
+   After a restore (`restore_plan.py`) this rule holds for every partition, and alone: the true ISR
+   is not known, so all replicas that were to be compared must be live and undamaged.
 3. If there are no heirs and the topic allows unclean election: any live replica leads, but none
    that a reassignment is adding and that has never been in sync. `plan_unclean` elects by the same
    rule without the topic's permission, if an operator requests it: then the named replica leads, or
@@ -39,7 +41,7 @@ admission does all of this again.
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
@@ -59,6 +61,10 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.messages.leaders import PartitionElected
 from minibroker.protocol.types import TopicPartition
+
+# Leader epochs that the first election after a restore skips: epochs that were handed out since the
+# backup and in which nothing was written are in no log.
+EPOCHS_SKIPPED: Final = 1_000
 
 
 class LogTail(NamedTuple):
@@ -195,7 +201,7 @@ def waiting_for_tails(
         if (record := state.partition(name)) is not None
         if (candidates := _candidates(name, record, state.brokers))
         if _include_longest_log(
-            _holders(state.topics[name.topic], record, config), candidates, state.brokers
+            record, _holders(state.topics[name.topic], record, config), candidates, state.brokers
         )
     }
 
@@ -216,15 +222,18 @@ def recover(
         record = topic.partitions[name.partition]
         # Of equal tails the first one in order of preference.
         best = max(candidates, key=lambda node: tails[node][name])
-        draft.set_partition(topic, _elected(record, best, (best,)))
+        newest_epoch = max(tails[node][name].last_epoch for node in candidates)
+        draft.set_partition(topic, _elected(record, best, (best,), newest_epoch))
         known = ", ".join(
             f"{node}: epoch {tails[node][name].last_epoch}, end {tails[node][name].log_end}"
             for node in candidates
         )
+        why = f"every in-sync replica ({_listed(record.isr)}) may have lost the end of its log"
+        if record.is_restored:
+            why = "its metadata come from a backup"
         text = (
-            f"Partition {name}: every in-sync replica ({_listed(record.isr)}) may have lost the end"
-            f" of its log. Broker {best} leads, which has the most ({known}); what none of them"
-            " has is lost"
+            f"Partition {name}: {why}. Broker {best} leads, which has the most ({known}); what none"
+            " of them has is lost"
         )
         draft.reports.append(Report(logging.WARNING, text))
     return draft.plan(None)
@@ -260,7 +269,9 @@ def plan_unclean(
             if refused is None:
                 topic = state.topics[name.topic]
                 record = topic.partitions[name.partition]
-                draft.set_partition(topic, _elected_uncleanly(record, leader))
+                known = [tails[name] for tails in election.tails.values() if name in tails]
+                newest_epoch = max(tail.last_epoch for tail in known)
+                draft.set_partition(topic, _elected_uncleanly(record, leader, newest_epoch))
                 epoch, end = election.tails[leader][name]
                 text = (
                     f"Partition {name}: unclean election of broker {leader} (epoch {epoch}, end"
@@ -363,7 +374,9 @@ def _decide_without_heirs(
     candidates = _candidates(name, record, live.brokers)
     isr = _listed(record.isr)
     holders = _holders(topic, record, config)
-    if unsafe and _include_longest_log(holders, candidates, live.brokers):
+    if record.is_restored:
+        return _without_leader(name, record, unsafe, holders, live)
+    if unsafe and _include_longest_log(record, holders, candidates, live.brokers):
         if len(candidates) == 1:
             text = (
                 f"Partition {name}: broker {candidates[0]} leads, the only one that can; it may"
@@ -382,6 +395,17 @@ def _decide_without_heirs(
             f" ({isr}) lives with its whole log. What only those have is cut when they return"
         )
         return _Decision(_elected_uncleanly(record, leader), Report(logging.WARNING, text))
+    return _without_leader(name, record, unsafe, holders, live)
+
+
+def _without_leader(
+    name: TopicPartition,
+    record: PartitionRecord,
+    unsafe: tuple[int, ...],
+    holders: tuple[int, ...],
+    live: Liveness,
+) -> _Decision:
+    """Apply rule 4, or wait for the comparison of rule 2."""
     unled = record
     if record.leader != NO_NODE:
         unled = replace(_elected(record, NO_NODE, record.isr), unsafe=unsafe)
@@ -410,7 +434,9 @@ def _offline(
             f"its log is damaged on broker {_listed(damaged)}; to accept the loss, stop that broker"
             f" and run `minibroker partition recover {name.topic} {name.partition}`"
         )
-    if unsafe and missing:
+    if record.is_restored:
+        why += "; its metadata come from a backup, and only the logs say which replica has the most"
+    elif unsafe and missing:
         why += f"; those on {_listed(unsafe)} may have lost the end of their logs"
     return Report(logging.ERROR, f"Partition {name} is offline: {why}")
 
@@ -435,30 +461,44 @@ def _copies(
 def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tuple[int, ...]:
     """Return the replicas whose logs rule 2 must compare: together they were sent all acknowledged
     records."""
+    if record.is_restored:
+        return record.isr
     enough = min(config.for_topic(topic.configs).min_insync_replicas, len(record.original))
     return record.isr if len(record.isr) >= enough else record.replicas
 
 
 def _include_longest_log(
-    holders: tuple[int, ...], candidates: tuple[int, ...], brokers: Mapping[int, BrokerRegistration]
+    record: PartitionRecord,
+    holders: tuple[int, ...],
+    candidates: tuple[int, ...],
+    brokers: Mapping[int, BrokerRegistration],
 ) -> bool:
     """Whether the longest log of the candidates is the longest of all."""
-    return all(node in brokers for node in holders) and any(node in holders for node in candidates)
+    compared = candidates if record.is_restored else brokers
+    return all(node in compared for node in holders) and any(node in holders for node in candidates)
 
 
-def _elected(record: PartitionRecord, leader: int, isr: tuple[int, ...]) -> PartitionRecord:
+def _elected(
+    record: PartitionRecord, leader: int, isr: tuple[int, ...], newest_epoch: int = NO_EPOCH
+) -> PartitionRecord:
+    """Return the partition with this leader, in an epoch above `newest_epoch`, the newest in the
+    logs that were compared: metadata that were put back may have an older one."""
+    skipped = EPOCHS_SKIPPED if record.is_restored else 0
     return replace(
         record,
         leader=leader,
         isr=isr,
         unsafe=(),
-        leader_epoch=record.leader_epoch + 1,
+        leader_epoch=max(record.leader_epoch, newest_epoch) + skipped + 1,
         partition_epoch=record.partition_epoch + 1,
+        is_restored=False,
     )
 
 
-def _elected_uncleanly(record: PartitionRecord, leader: int) -> PartitionRecord:
-    elected = _elected(record, leader, (leader,))
+def _elected_uncleanly(
+    record: PartitionRecord, leader: int, newest_epoch: int = NO_EPOCH
+) -> PartitionRecord:
+    elected = _elected(record, leader, (leader,), newest_epoch)
     return replace(elected, unclean_epoch=elected.leader_epoch)
 
 

@@ -3,6 +3,7 @@
 | key | value |
 |---|---|
 | `cluster-id` | the id that data directories are marked with |
+| `cluster-id/restore` | exists while a backup is put back in several transactions |
 | `controller` | the active controller; under its broker's lease |
 | `controller-epoch` | the epoch of the newest controller; it is never removed and only grows |
 | `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
@@ -22,6 +23,9 @@ of its transactions compares the `controller` key.
 Values are JSON, so that a person can read them with any SQLite tool. The key of a partition has the
 topic's id and not its name: a topic that is created again under the same name shares nothing with
 the old one.
+
+A backup has what only the store knows: `backup.py` says which keys those are, and a restore writes
+them back while no broker runs.
 """
 
 import json
@@ -45,6 +49,7 @@ from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 CLUSTER_ID: Final = "cluster-id"
+RESTORE: Final = "cluster-id/restore"  # a broker that starts reads both at once
 CONTROLLER: Final = "controller"
 CONTROLLER_EPOCH: Final = "controller-epoch"
 PRODUCER_IDS: Final = "producer-ids"
@@ -257,6 +262,8 @@ def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
         value["former"] = record.former
     if record.unclean_epoch != NO_EPOCH:
         value["unclean_epoch"] = record.unclean_epoch
+    if record.is_restored:
+        value["restored"] = True
     return _put(_partition_key(topic_id, record.number), value)
 
 
@@ -346,7 +353,12 @@ def broker_key(node_id: int) -> str:
 def active_controller_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
     """Return the entries of a new controller."""
     active = {"node_id": node_id, "fences": True}
-    return [_put(CONTROLLER, active, lease), _put(CONTROLLER_EPOCH, epoch)]
+    return [_put(CONTROLLER, active, lease), controller_epoch_put(epoch)]
+
+
+def controller_epoch_put(epoch: int) -> Put:
+    """The entry of the newest controller's epoch."""
+    return _put(CONTROLLER_EPOCH, epoch)
 
 
 def cluster_id_put(cluster_id: str) -> Put:
@@ -374,6 +386,7 @@ def _partition(key: str, found: Any) -> PartitionRecord:
         reassignment=_reassignment(found.get("reassignment")),
         former=tuple(found.get("former", ())),
         unclean_epoch=int(found.get("unclean_epoch", NO_EPOCH)),
+        is_restored=bool(found.get("restored")),
     )
 
 

@@ -41,7 +41,9 @@ class PartitionRecord:
     any, no broker leads. During a reassignment `replicas` has the target replicas first, then those
     that leave; while the reassignment waits for its turn, it is the original assignment. `former`
     are brokers that a reassignment removed and that may still have the files of their replica.
-    `unclean_epoch` is the leader epoch of the last unclean election; -1 without one.
+    `unclean_epoch` is the leader epoch of the last unclean election; -1 without one. `is_restored`:
+    the record comes from a backup (`restore_plan.py`), and no leader has been elected since; then
+    `isr` has the replicas whose logs must be compared.
     """
 
     number: int
@@ -54,6 +56,7 @@ class PartitionRecord:
     reassignment: Reassignment | None = None
     former: tuple[int, ...] = ()
     unclean_epoch: int = NO_EPOCH
+    is_restored: bool = False
 
     def __post_init__(self) -> None:
         assert self.isr, "an ISR never becomes empty"

@@ -161,7 +161,7 @@ def old_metadata_text(log: Log, state: PartitionState) -> str:
     return (
         f"leader epoch {state.leader_epoch} is below {log.epochs.newest_epoch}, the newest in this"
         " log: the metadata are older than the log, as after a copy of the metadata store was put"
-        " back; each restart of all brokers raises it"
+        " back; stop all brokers, then run `minibroker metadata export` and `metadata restore`"
     )
 
 

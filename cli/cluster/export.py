@@ -36,8 +36,19 @@ if TYPE_CHECKING:
     from minibroker.broker.config import Config
     from minibroker.broker.controller.entries import Entries
     from minibroker.broker.controller.state import PartitionRecord, TopicRecord
+    from minibroker.broker.metadata.store import Snapshot
 
 VERSION: Final = 1
+
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="sqlite:PATH|etcd:URL",
+        help=f"Metadata store; default: metadata.store, or {STORE} in --data-dir.",
+        show_default=False,
+    ),
+]
 
 
 def export(
@@ -45,15 +56,7 @@ def export(
     file: ConfigFile = None,
     settings: Settings = None,
     *,
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store",
-            metavar="sqlite:PATH|etcd:URL",
-            help=f"Metadata store; default: metadata.store, or {STORE} in --data-dir.",
-            show_default=False,
-        ),
-    ] = "",
+    store: Store = "",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write; default: stdout.", show_default=False),
@@ -65,15 +68,23 @@ def export(
     a cluster's directory or that of a single broker. How an etcd is reached is told as to a broker,
     with --config or --set.
     """
-    named = {"metadata.store": store} if store else {}
-    config = load_settings(file, given_settings(settings) | named).config
-    if config.metadata_store is None:
-        config = replace(config, metadata_store=f"{SQLITE}{directory / STORE}")
+    config = store_config(directory, file, settings, store)
     text = json.dumps(_export(config), indent=2)
     if output is None:
         print(text)
     else:
         output.write_text(text + "\n", encoding="utf-8")
+
+
+def store_config(
+    directory: Path, file: Path | None, settings: list[str] | None, store: str
+) -> "Config":
+    """Return settings that name a store and how it is reached, from a command's options."""
+    named = {"metadata.store": store} if store else {}
+    config = load_settings(file, given_settings(settings) | named).config
+    if config.metadata_store is None:
+        config = replace(config, metadata_store=f"{SQLITE}{directory / STORE}")
+    return config
 
 
 def export_store(store: Path | str) -> dict[str, Any]:
@@ -91,31 +102,46 @@ def export_store(store: Path | str) -> dict[str, Any]:
 
 
 def _export(config: "Config") -> dict[str, Any]:
+    from minibroker.broker.controller.entries import CLUSTER_ID
+
+    name = store_name(config)
+    found = read_store(config).entries
+    if name.startswith(ETCD) and CLUSTER_ID not in found:
+        raise Failure(
+            f"{name} knows of no cluster under the prefix {config.metadata_store_prefix!r}"
+        )
+    return _described(found)
+
+
+def read_store(config: "Config", *, without_ended: bool = False) -> "Snapshot":
+    """Return the contents of the store that `metadata.store` names, and change nothing.
+
+    `without_ended` leaves out the entries of leases that have ended, which `cluster export` shows.
+    It blocks, so not for an event loop. Raises `Failure` if a SQLite store does not exist,
+    `StoreError` if the store cannot be read.
+    """
     import trio
 
     name = store_name(config)
     if name.startswith(ETCD):
-        return trio.run(_exported, config)
+        return trio.run(_read, config, without_ended)
     if not name.startswith(SQLITE):
         raise Failure(
-            f"{name!r} cannot be exported; a store is {SQLITE}PATH or {ETCD}URL[,URL...]", USAGE
+            f"{name!r} cannot be read from outside; a store is {SQLITE}PATH or {ETCD}URL[,URL...]",
+            USAGE,
         )
     with _copied(Path(name.removeprefix(SQLITE))) as copy:
-        return trio.run(_exported, replace(config, metadata_store=f"{SQLITE}{copy}"))
+        return trio.run(_read, replace(config, metadata_store=f"{SQLITE}{copy}"), without_ended)
 
 
-async def _exported(config: "Config") -> dict[str, Any]:
-    from minibroker.broker.controller.entries import CLUSTER_ID
-
+async def _read(config: "Config", without_ended: bool) -> "Snapshot":
     opened = await open_store(config, Random())
     try:
-        snapshot = await opened.get("")
+        if without_ended:
+            await opened.transact([], [])
+        return await opened.get("")
     finally:
         await opened.close()
-    if store_name(config).startswith(ETCD) and CLUSTER_ID not in snapshot.entries:
-        prefix = config.metadata_store_prefix
-        raise Failure(f"{store_name(config)} knows of no cluster under the prefix {prefix!r}")
-    return _described(snapshot.entries)
 
 
 @contextmanager

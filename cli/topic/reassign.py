@@ -16,6 +16,7 @@ from minibroker.cli.terminal import (
     Failure,
     TimeoutS,
     counted,
+    ids_in,
     note,
     opened_admin,
     readable,
@@ -25,7 +26,6 @@ from minibroker.cli.topic.reassignment_plan import (
     Name,
     PlanError,
     balanced_plan,
-    number_of,
     plan_json,
     read_plan,
     resized_plan,
@@ -103,7 +103,7 @@ def reassign(
         raise typer.BadParameter("--topic needs --brokers")
     if dry_run + verify + cancel > 1:
         raise typer.BadParameter("give at most one of --dry-run, --verify and --cancel")
-    numbers, nodes = _ids(partitions), _ids(brokers)
+    numbers, nodes = ids_in(partitions), ids_in(brokers)
     with opened_admin(bootstrap, timeout_s) as admin:
         if topic is not None:
             present = _present(admin, readable(topic, "the topic's name"), numbers)
@@ -220,15 +220,6 @@ def _read(path: Path) -> Assignments:
         raise Failure(f"{path} is no text: {error.reason}") from error
     except PlanError as error:
         raise Failure(f"{path}: {error}") from error
-
-
-def _ids(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [number_of(one) for one in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: numbers with commas between them") from None
 
 
 def _listed(replicas: tuple[int, ...] | None) -> str:

@@ -205,7 +205,7 @@ def test_a_foreign_file_is_an_error_that_names_it(tmp_path: Path, content: bytes
 
 def test_only_what_can_be_read_from_outside_is_a_store() -> None:
     """A store in a broker's memory is refused in so many words."""
-    with pytest.raises(Failure, match="'memory:' cannot be exported"):
+    with pytest.raises(Failure, match="'memory:' cannot be read from outside"):
         export_store("memory:")
 
 
