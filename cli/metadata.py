@@ -89,10 +89,11 @@ def restore(
     from minibroker.broker.controller.restore_plan import plan_restore
     from minibroker.broker.metadata.store import StoreError, StoreUnavailable
 
+    nodes = ids_in(brokers)
     config = store_config(directory, file, settings, store)
     try:
         backup = load(path.read_bytes())
-        plan = plan_restore(backup, _snapshot(config), wall_ms(), ids_in(brokers))
+        plan = plan_restore(backup, _snapshot(config), wall_ms(), nodes)
     except BackupError as error:
         raise Failure(f"{path}: {error}") from None
     except StoreUnavailable:
