@@ -15,6 +15,7 @@ from minibroker.broker.defects import Defects
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.disk_room import RoomStatistics
+from minibroker.broker.log.manager import DirectoryState
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.observe.readiness import Readiness, ReadinessFacts, readiness
@@ -97,6 +98,7 @@ class Services:
     cleaner_statistics: Callable[[], CleanerStatistics] = CleanerStatistics
     in_worker: InWorker = _here
     room_statistics: Callable[[], RoomStatistics] = RoomStatistics
+    log_directories: Callable[[], Sequence[DirectoryState]] = tuple
     unpacking: trio.Lock = field(default_factory=trio.Lock)
 
     async def unpack_in_worker(self, function: Callable[[], Answer]) -> Answer:
