@@ -304,6 +304,7 @@ class _Broker:
             cleaner_statistics=self._cleaner.statistics,
             in_worker=system.in_worker,
             room_statistics=manager.room_statistics,
+            log_directories=manager.states,
         )
         acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)
         self._sources = Sources(

@@ -65,6 +65,12 @@ def of_brokers(
     machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
     # First: whatever else is wrong may come of a full disk, or of too few files.
     for node_id, machine in machines.items():
+        for offline in machine.offline_directories:
+            yield Finding(
+                Level.PROBLEM,
+                f"broker {node_id}: a log directory is offline, with its replicas: {offline}",
+                "mend or mount that disk, and restart the broker",
+            )
         directory = f"broker {node_id}: {machine.data_directory}"
         sizes = machine.disk_free_bytes, machine.disk_total_bytes, machine.disk_free_bytes_min
         yield from of_disk(directory, *sizes)

@@ -69,6 +69,13 @@ class DiskSpace(NamedTuple):
     total_bytes: int = NOT_KNOWN
 
 
+class DirectoryState(NamedTuple):
+    """A log directory: its path, and why it is offline ("" if it is not)."""
+
+    path: str
+    failure: str = ""
+
+
 class Whose(NamedTuple):
     """The machine's boot, and the owner of the directories."""
 
@@ -277,6 +284,10 @@ class LogManager:
 
     def _healthy(self) -> Iterator[LogDirectory]:
         return (one for one in self.directories if not one.failure)
+
+    def states(self) -> list[DirectoryState]:
+        """Return the state of each directory, as they are named in `log.dirs`."""
+        return [DirectoryState(str(one.root), one.failure) for one in self.directories]
 
     @property
     def offline(self) -> frozenset[TopicPartition]:

@@ -23,6 +23,7 @@ class DiskRow(NamedTuple):
     `oldest` is the time of the oldest batch. The oldest segment, of `next_bytes` bytes, is deleted
     when `deleted_after` is over, or when `bytes_left` more bytes are there. None: the log has no
     such limit or no such batch, or its broker does not answer, for which `reason` says why.
+    `directory` is the log directory that the log is in.
     """
 
     topic: str
@@ -33,30 +34,40 @@ class DiskRow(NamedTuple):
     next_bytes: int | None = None
     deleted_after: str | None = None
     bytes_left: int | None = None
+    directory: str = ""
     reason: str = ""
 
 
 def disk_rows(topics: "Iterable[TopicMetadata]", report: "LogDirsReport") -> Iterator[DiskRow]:
     """Yield the rows, by topic, partition and broker."""
-    found: dict[tuple[str, int], dict[int, LogSize]] = {}
+    found: dict[tuple[str, int], dict[int, tuple[LogSize, str]]] = {}
+    offline: dict[int, str] = {}
     for node_id, answer in report.answers.items():
-        for log in answer.logs:
-            found.setdefault((log.topic, log.partition), {})[node_id] = log
+        told = [(one.directory, one.logs) for one in answer.others]
+        for directory, logs in ((answer.directory, answer.logs), *told):
+            for log in logs:
+                key = log.topic, log.partition
+                found.setdefault(key, {})[node_id] = log, directory
+        failed = [other.directory for other in answer.others if other.error]
+        if failed:
+            offline[node_id] = f"; offline: {', '.join(failed)}"
     for topic in topics:
         for partition in topic.partitions:
-            logs = found.get((topic.name, partition.partition), {})
-            for node_id in sorted({*partition.replicas, *logs}):
+            here = found.get((topic.name, partition.partition), {})
+            for node_id in sorted({*partition.replicas, *here}):
                 row = DiskRow(topic.name, partition.partition, node_id)
-                if node_id in logs:
-                    yield _filled(row, logs[node_id])
+                if node_id in here:
+                    yield _filled(row, *here[node_id])
                 elif node_id in report.answers:
-                    yield row._replace(reason="the broker does not have it")
+                    also = offline.get(node_id, "")
+                    yield row._replace(reason=f"the broker does not have it{also}")
                 else:
                     yield row._replace(reason=report.silent.get(node_id, "not alive"))
 
 
-def _filled(row: DiskRow, log: "LogSize") -> DiskRow:
+def _filled(row: DiskRow, log: "LogSize", directory: str) -> DiskRow:
     return row._replace(
+        directory=directory,
         bytes=log.size,
         oldest=_moment(log.oldest_ms),
         next_bytes=log.segment_size or None,

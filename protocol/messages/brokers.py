@@ -25,7 +25,8 @@ class MachineDescription:
     `store` is the address of the broker's metadata store, without secrets. The disk is that of
     `data_directory`. `open_files_max` is the process's limit of open files. Producers' records are
     refused while `disk_free_bytes` is below `disk_free_bytes_min`, or all logs have `log_bytes_max`
-    or more; -1 where there is no such limit, and for `log_bytes` then.
+    or more; -1 where there is no such limit, and for `log_bytes` then. `offline_directories` are
+    the log directories that have failed or are missing, each with the reason.
     """
 
     software_version: str = ""
@@ -39,6 +40,7 @@ class MachineDescription:
     disk_free_bytes_min: int = -1
     log_bytes: int = -1
     log_bytes_max: int = -1
+    offline_directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""DESCRIBE_LOG_DIRS: the data directory of a broker, and what its logs take there."""
+"""DESCRIBE_LOG_DIRS: the log directories of a broker, and what its logs take there."""
 
 from dataclasses import dataclass
 
@@ -34,11 +34,25 @@ class LogSize:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLogDirectory:
+    """Another directory than the first. One that is offline has KAFKA_STORAGE_ERROR as its `error`,
+    the `reason`, and no logs."""
+
+    directory: str
+    error: int = 0
+    reason: str = ""
+    logs: tuple[LogSize, ...] = ()
+    total_bytes: int = -1
+    free_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeLogDirsResponse:
-    """A broker has one directory. Logs that are asked for and are not there are left out. The bytes
-    of the disk are -1 where they are not known."""
+    """The first log directory of a broker, and the others. Logs that are asked for and are not
+    there are left out. The bytes of a disk are -1 where they are not known."""
 
     directory: str = ""
     logs: tuple[LogSize, ...] = ()
     total_bytes: int = -1
     free_bytes: int = -1
+    others: tuple[OtherLogDirectory, ...] = ()

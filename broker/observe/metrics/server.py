@@ -213,6 +213,9 @@ def _room_families(sources: Sources) -> Iterator[Metric]:
     room = sources.services.room_statistics()
     text = "1 while producers' records are refused for want of room"
     yield single("minibroker_disk_short", text, room.is_short)
+    offline = sum(bool(one.failure) for one in sources.services.log_directories())
+    text = "Log directories that have failed or are missing"
+    yield single("kafka_log_logmanager_offlinelogdirectorycount", text, offline)
     if room.free_bytes_min != NOT_KNOWN:
         text = "Producers' records are refused while less room is left on the disk"
         yield single("minibroker_disk_free_min_bytes", text, room.free_bytes_min)

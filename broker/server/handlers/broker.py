@@ -66,10 +66,22 @@ def describe(
 
 
 def _machine(services: Services) -> MachineDescription:
-    software, python, store, *sizes, _ = services.machine()
-    room = services.room_statistics()
-    sizes += [room.free_bytes_min, room.log_bytes, room.log_bytes_max]
-    return MachineDescription(software, python, store, str(services.config.data_dir), *sizes)
+    facts, room = services.machine(), services.room_statistics()
+    states = services.log_directories()
+    return MachineDescription(
+        facts.software_version,
+        facts.python_version,
+        facts.store,
+        str(services.config.data_dir),
+        facts.disk_free_bytes,
+        facts.disk_total_bytes,
+        facts.open_files,
+        facts.open_files_max,
+        room.free_bytes_min,
+        room.log_bytes,
+        room.log_bytes_max,
+        tuple(f"{one.path}: {one.failure}" for one in states if one.failure),
+    )
 
 
 def unregister(

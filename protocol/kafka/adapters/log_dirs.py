@@ -28,9 +28,16 @@ def _request(asked: Any, version: Version) -> DescribeLogDirsRequest:
 
 
 def _response(answer: DescribeLogDirsResponse, version: Version) -> Any:
-    topics = by_topic(_RESULT.of("topics").make, _log, answer.logs)
     sizes = answer.total_bytes, answer.free_bytes
-    return _API.response.make(results=[_RESULT.make(0, answer.directory, topics, *sizes)])
+    results = [_RESULT.make(0, answer.directory, _topics(answer.logs), *sizes)]
+    for other in answer.others:
+        sizes = other.total_bytes, other.free_bytes
+        results.append(_RESULT.make(other.error, other.directory, _topics(other.logs), *sizes))
+    return _API.response.make(results=results)
+
+
+def _topics(logs: tuple[LogSize, ...]) -> Any:
+    return by_topic(_RESULT.of("topics").make, _log, logs)
 
 
 def _log(one: LogSize) -> Any:

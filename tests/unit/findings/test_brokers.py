@@ -200,6 +200,13 @@ def test_a_limit_of_room_that_is_near_or_reached_is_told() -> None:
     assert bad(on(1, log_bytes=10 * GIB, **limits)) == [("problem", full)]
 
 
+def test_a_log_directory_that_is_offline_is_told() -> None:
+    """With its reason."""
+    what = "broker 1: a log directory is offline, with its replicas: /b: Input/output error"
+    offline = on(1, offline_directories=("/b: Input/output error",))
+    assert bad(offline) == [("problem", what)]
+
+
 def test_a_limit_of_files_that_is_near_or_low_is_told() -> None:
     """And none where there is no limit."""
     low = "broker 1 may open 1024 files, and has 40 open"

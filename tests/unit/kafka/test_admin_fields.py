@@ -37,6 +37,7 @@ from minibroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogSize,
+    OtherLogDirectory,
 )
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -315,8 +316,12 @@ def test_the_directory_of_logs_is_described() -> None:
     expected = DescribeLogDirsRequest((TopicPartition("t", 1), TopicPartition("t", 2)))
     assert decode_request(frame)[0].message == expected
     logs = (LogSize("t", 1, 500, 3), LogSize("u", 0, 7))
-    message = DescribeLogDirsResponse("/data", logs, 1_000, 400)
-    (told,) = answer_to(frame, api, message).results
+    others = (OtherLogDirectory("/b", 56, "broken"), OtherLogDirectory("/c", 0, "", logs[:1], 9, 4))
+    message = DescribeLogDirsResponse("/data", logs, 1_000, 400, others)
+    told, broken, other = answer_to(frame, api, message).results
+    assert (broken.error_code, broken.log_dir, broken.topics) == (56, "/b", [])
+    assert (other.log_dir, other.total_bytes, other.usable_bytes) == ("/c", 9, 4)
+    assert [topic.name for topic in other.topics] == ["t"]
     assert (told.error_code, told.log_dir) == (0, "/data")
     assert (told.total_bytes, told.usable_bytes) == (1_000, 400)
     assert [(topic.name, [tuple(one) for one in topic.partitions]) for topic in told.topics] == [

@@ -1,11 +1,15 @@
 """DESCRIBE_LOG_DIRS, through its handler."""
 
+from minibroker.broker.log.manager import DirectoryState
+from minibroker.broker.machine import MachineFacts
 from minibroker.broker.server.handlers import log_dirs
 from minibroker.broker.turns import without_pause
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogSize,
+    OtherLogDirectory,
 )
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import T0, Node, batch_of, state_of
@@ -36,6 +40,23 @@ def test_logs_have_sizes() -> None:
     assert told.directory
     assert described(node, T0, T0, TopicPartition("t", 9)).logs == (full,)
     assert described(node, TopicPartition("none", 0)).logs == ()
+
+
+def test_each_directory_is_told() -> None:
+    """With its logs and the space of its disk; one that is offline with the error alone."""
+    node = Node()
+    node.lead()
+    states = [DirectoryState("/first"), DirectoryState("/data"), DirectoryState("/gone", "broken")]
+    node.services.log_directories = lambda: states
+    node.services.machine = lambda: MachineFacts(
+        disk_free_bytes=1, disk_total_bytes=2, other_disks=((3, 4), (-1, -1))
+    )
+    told = described(node)
+    assert (told.logs, told.total_bytes, told.free_bytes) == ((), 2, 1)
+    assert told.others == (
+        OtherLogDirectory("/data", 0, "", (LogSize("t", 0),), 4, 3),
+        OtherLogDirectory("/gone", ErrorCode.KAFKA_STORAGE_ERROR, "broken"),
+    )
 
 
 def test_the_space_of_the_disk_is_told() -> None:

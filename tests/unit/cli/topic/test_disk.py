@@ -9,7 +9,11 @@ import pytest
 from minibroker.cli.topic import commands
 from minibroker.client.admin import LogDirsReport
 from minibroker.protocol.constants import INT64_MAX
-from minibroker.protocol.messages.log_dirs import DescribeLogDirsResponse, LogSize
+from minibroker.protocol.messages.log_dirs import (
+    DescribeLogDirsResponse,
+    LogSize,
+    OtherLogDirectory,
+)
 from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 from tests.support.processes import run_here
 
@@ -30,7 +34,13 @@ REPORT = LogDirsReport(
                 LogSize("other", 0, 10),
             ),
         ),
-        2: DescribeLogDirsResponse("/two", (LogSize("events", 0),)),
+        2: DescribeLogDirsResponse(
+            "/two",
+            others=(
+                OtherLogDirectory("/more", logs=(LogSize("events", 0),)),
+                OtherLogDirectory("/broken", 56, "Input/output error"),
+            ),
+        ),
     },
     {3: "no answer within 3 s"},
 )
@@ -65,12 +75,12 @@ def test_each_replica_has_a_row() -> None:
     shown = [tuple(row.values()) for row in json.loads(ended.stdout)]
     nothing = (None,) * 5
     assert shown == [
-        ("events", 0, 1, 500, DAY_0, 200, DAY_1, 7, ""),
-        ("events", 0, 2, 0, None, None, None, None, ""),
-        ("events", 0, 3, *nothing, "no answer within 3 s"),
-        ("events", 1, 1, 30, "1970-01-01T00:00:01+00:00", 30, f"{INT64_MAX} ms", None, ""),
-        ("events", 1, 2, *nothing, "the broker does not have it"),
-        ("events", 1, 4, *nothing, "not alive"),
+        ("events", 0, 1, 500, DAY_0, 200, DAY_1, 7, "/one", ""),
+        ("events", 0, 2, 0, None, None, None, None, "/more", ""),
+        ("events", 0, 3, *nothing, "", "no answer within 3 s"),
+        ("events", 1, 1, 30, "1970-01-01T00:00:01+00:00", 30, f"{INT64_MAX} ms", None, "/one", ""),
+        ("events", 1, 2, *nothing, "", "the broker does not have it; offline: /broken"),
+        ("events", 1, 4, *nothing, "", "not alive"),
     ]
 
 
@@ -78,9 +88,9 @@ def test_the_rows_are_in_columns() -> None:
     """Under heads, with a dash for what is not known."""
     ended = run_here("topic", "describe", "events", "--disk")
     head, first, *rest = ended.stdout.splitlines()
-    heads = "TOPIC PARTITION BROKER BYTES OLDEST NEXT-BYTES DELETED-AFTER BYTES-LEFT REASON"
-    assert head.split() == heads.split()
-    assert first.split() == ["events", "0", "1", "500", DAY_0, "200", DAY_1, "7"]
+    heads = "TOPIC PARTITION BROKER BYTES OLDEST NEXT-BYTES DELETED-AFTER BYTES-LEFT DIRECTORY"
+    assert head.split() == [*heads.split(), "REASON"]
+    assert first.split() == ["events", "0", "1", "500", DAY_0, "200", DAY_1, "7", "/one"]
     assert len(rest) == 5
 
 
