@@ -163,7 +163,10 @@ def ids_in(text: str | None) -> list[int] | None:
     numbers = [one.strip() for one in text.split(",")]
     if not all(one.isascii() and one.isdigit() and int(one) <= INT32_MAX for one in numbers):
         raise typer.BadParameter(f"{text!r}: numbers with commas between them")
-    return [int(one) for one in numbers]
+    found = [int(one) for one in numbers]
+    if len({*found}) < len(found):
+        raise typer.BadParameter(f"{text!r} has a number twice")
+    return found
 
 
 def pairs(given: list[str], option: str) -> dict[str, str]:

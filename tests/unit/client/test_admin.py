@@ -573,6 +573,16 @@ async def test_a_deletion_of_records_that_is_refused_is_told(
             await admin.delete_records({("t", 0): 5})
 
 
+async def test_a_refused_change_of_a_broker_names_it(two: Two, seams: Any) -> None:
+    """As a broker, not as a topic."""
+    refused = TopicResult("9", ErrorCode.INVALID_REQUEST, "there is no broker '9'")
+    for broker in two.brokers.values():
+        broker.answers[ApiKey.ALTER_CONFIGS] = lambda _: AlterConfigsResponse((refused,))
+    async with Admin("a:9092", seams=seams) as admin:
+        with pytest.raises(BrokerError, match=r"^INVALID_REQUEST: broker '9': there is no broker"):
+            await admin.alter_broker_configs({9: {}}, validate_only=True)
+
+
 async def test_a_broker_is_asked_for_its_own_settings(
     two: Two, seams: Any, autojump_clock: Any
 ) -> None:
