@@ -18,9 +18,9 @@ REPEAT = "python -m tests.sim --scenario reassignments --seeds"
 FOUND_BY = {
     "remove-before-successors": 1,
     "leave-stray-replicas": 1,
-    "join-at-once": 1,
+    "join-at-once": 2,
     "starve-in-sync-followers": 1,
-    "join-at-the-high-watermark": 12,
+    "join-at-the-high-watermark": 100,
     "copy-without-producers": 1,
     "leave-cancelled-replicas": 5,
 }
