@@ -31,7 +31,7 @@ async def produce(address: str, ledger: Path) -> None:
             await producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
             number += 1
             if number % 50 == 0:
-                await trio.sleep(0.01)
+                await trio.sleep(0.05)
 
 
 def wait_for_checkpoints(root: Path) -> None:
