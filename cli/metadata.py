@@ -158,7 +158,7 @@ def _snapshot(config: "Config") -> "Snapshot":
             raise Failure(f"there is no directory {path.parent}: name the store with --store")
         note(f"The store {path} is {'empty' if path.exists() else 'not there, and is made'}.")
         return Snapshot(0, {})
-    return read_store(config, without_ended=True)
+    return read_store(config)
 
 
 def _carry_out(config: "Config", plan: "RestorePlan") -> None:

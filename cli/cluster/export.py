@@ -113,10 +113,9 @@ def _export(config: "Config") -> dict[str, Any]:
     return _described(found)
 
 
-def read_store(config: "Config", *, without_ended: bool = False) -> "Snapshot":
+def read_store(config: "Config") -> "Snapshot":
     """Return the contents of the store that `metadata.store` names, and change nothing.
 
-    `without_ended` leaves out the entries of leases that have ended, which `cluster export` shows.
     It blocks, so not for an event loop. Raises `Failure` if a SQLite store does not exist,
     `StoreError` if the store cannot be read.
     """
@@ -124,21 +123,19 @@ def read_store(config: "Config", *, without_ended: bool = False) -> "Snapshot":
 
     name = store_name(config)
     if name.startswith(ETCD):
-        return trio.run(_read, config, without_ended)
+        return trio.run(_read, config)
     if not name.startswith(SQLITE):
         raise Failure(
             f"{name!r} cannot be read from outside; a store is {SQLITE}PATH or {ETCD}URL[,URL...]",
             USAGE,
         )
     with _copied(Path(name.removeprefix(SQLITE))) as copy:
-        return trio.run(_read, replace(config, metadata_store=f"{SQLITE}{copy}"), without_ended)
+        return trio.run(_read, replace(config, metadata_store=f"{SQLITE}{copy}"))
 
 
-async def _read(config: "Config", without_ended: bool) -> "Snapshot":
+async def _read(config: "Config") -> "Snapshot":
     opened = await open_store(config, Random())
     try:
-        if without_ended:
-            await opened.transact([], [])
         return await opened.get("")
     finally:
         await opened.close()

@@ -86,6 +86,7 @@ def test_an_unclean_election_by_request_raises_the_epoch():
 
 def test_brokers_that_are_not_compared_are_not_waited_for():
     """The operator named the brokers whose logs are compared."""
-    named = replace(RESTORED, isr=(1, 2), unsafe=(1, 2))
-    _, plan = reviewed(state_of(named, live=()), broker(1), broker(2))
+    named = replace(RESTORED, isr=(1,), unsafe=(1,))
+    state = state_of(named, live=(), configs={"min.insync.replicas": "2"})
+    _, plan = reviewed(state, broker(1), broker(2))
     assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {NAME: (1, 2)}
