@@ -312,18 +312,16 @@ class _Broker:
         )
 
     def _make_replicas(self, purgatory: Purgatory) -> Replicas:
-        return self._system.replicas_type(
-            self._config,
-            Collaborators(
-                manager=self._manager,
-                purgatory=purgatory,
-                flusher=self._flusher,
-                fetchers=self._fetchers,
-                isr_proposals=self._isr_proposals,
-                wall_ms=self._system.wall_ms,
-                broker=self,
-            ),
+        collaborators = Collaborators(
+            manager=self._manager,
+            purgatory=purgatory,
+            flusher=self._flusher,
+            fetchers=self._fetchers,
+            isr_proposals=self._isr_proposals,
+            wall_ms=self._system.wall_ms,
+            broker=self,
         )
+        return self._system.replicas_type(self._config, collaborators)
 
     def _make_groups(self, purgatory: Purgatory) -> Coordinator:
         return Coordinator(

@@ -30,11 +30,6 @@ from minibroker.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     PartitionRecordsDeleted,
 )
-from minibroker.protocol.messages.leaders import (
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    PartitionElected,
-)
 from minibroker.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -47,14 +42,6 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
-from minibroker.protocol.messages.reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    PartitionReassigned,
-)
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -451,60 +438,6 @@ async def test_a_closed_admin_client_says_so(seams: Any) -> None:
     """Calls before `async with`, and after it, are errors."""
     with pytest.raises(ClientClosed, match="async with"):
         await Admin("a:9092", seams=seams).list_topics()
-
-
-async def test_the_fate_of_each_partition_is_reported(
-    start_broker: Any, seams: Any, autojump_clock: Any
-) -> None:
-    """Of an election: who was elected, where nothing was to be done, and why it failed."""
-    broker = await start_broker("a")
-    broker.answers[ApiKey.METADATA] = one_topic()
-    unavailable = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    results = (
-        PartitionElected("t", 0),
-        PartitionElected("t", 1, ErrorCode.ELECTION_NOT_NEEDED, "broker 1 leads"),
-        PartitionElected("t", 2, unavailable, "broker 1 is not in sync"),
-    )
-    broker.answers[ApiKey.ELECT_LEADERS] = lambda _: ElectLeadersResponse(partitions=results)
-    async with Admin("a:9092", seams=seams) as admin:
-        report = await admin.elect_leaders([("t", 0), ("t", 1), ("t", 2)])
-        assert report == ((("t", 0),), (("t", 1),), {("t", 2): "broker 1 is not in sync"})
-        assert broker.asked(ElectLeadersRequest)[-1].partitions == (("t", 0), ("t", 1), ("t", 2))
-        await admin.elect_leaders()
-        assert broker.asked(ElectLeadersRequest)[-1].partitions is None
-        late = ElectLeadersResponse(ErrorCode.REQUEST_TIMED_OUT, "not done in time")
-        broker.answers[ApiKey.ELECT_LEADERS] = lambda _: late
-        with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT: not done in time"):
-            await admin.elect_leaders()
-
-
-async def test_reassignments_are_asked_for_and_listed(
-    start_broker: Any, seams: Any, autojump_clock: Any
-) -> None:
-    """What was accepted, what failed and why; and what is under way, of all or of some."""
-    broker = await start_broker("a")
-    broker.answers[ApiKey.METADATA] = one_topic()
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    results = (PartitionReassigned("t", 0), PartitionReassigned("t", 9, unknown, "no t-9"))
-    answer = AlterPartitionReassignmentsResponse(partitions=results)
-    broker.answers[ApiKey.ALTER_PARTITION_REASSIGNMENTS] = lambda _: answer
-    one = OngoingReassignment("t", 0, (4, 1), (4,), (1,))
-    listed = ListPartitionReassignmentsResponse(partitions=(one,))
-    broker.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: listed
-    async with Admin("a:9092", seams=seams) as admin:
-        report = await admin.alter_partition_reassignments({("t", 0): [4], ("t", 9): None})
-        assert report == ((("t", 0),), {("t", 9): (unknown, "no t-9")})
-        asked = broker.asked(AlterPartitionReassignmentsRequest)[-1]
-        assert [wanted.replicas for wanted in asked.partitions] == [(4,), None]
-        ongoing = {("t", 0): ((4, 1), (4,), (1,))}
-        assert await admin.list_partition_reassignments() == ongoing
-        assert broker.asked(ListPartitionReassignmentsRequest)[-1].partitions is None
-        await admin.list_partition_reassignments([("t", 0)])
-        assert broker.asked(ListPartitionReassignmentsRequest)[-1].partitions == (("t", 0),)
-        late = ListPartitionReassignmentsResponse(ErrorCode.REQUEST_TIMED_OUT, "not done in time")
-        broker.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: late
-        with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT: not done in time"):
-            await admin.list_partition_reassignments()
 
 
 async def test_one_thing_is_asked_of_the_controller_until_it_answers(
