@@ -29,7 +29,7 @@ MAY_IMPORT = {
     " broker.log",
     "broker.config_page": "broker.config_property broker.properties",
     "broker.config_sources": "broker.config_property",
-    "broker.findings": "protocol broker.config broker.findings",
+    "broker.findings": "protocol broker.config broker.properties broker.findings",
     "broker.log": "protocol broker.descriptors broker.errors broker.log broker.metadata.model"
     " broker.turns",
     "broker.metadata": "protocol broker.metadata",

@@ -1,4 +1,4 @@
-"""Findings about reassignments under way: those that wait for a broker that cannot copy."""
+"""Findings about reassignments under way: those that wait for a broker or for a leader."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -10,10 +10,12 @@ if TYPE_CHECKING:
 
 
 def of_reassignments(
-    adding: "Mapping[TopicPartition, Collection[int]]", live: Collection[int]
+    adding: "Mapping[TopicPartition, Collection[int]]",
+    live: Collection[int],
+    leaderless: "Collection[TopicPartition]" = (),
 ) -> Iterator[Finding]:
     """Report reassignments that make no progress. `adding` has the brokers that each adds; `live`
-    are the live brokers that the controller hears."""
+    are the live brokers that the controller hears; `leaderless` partitions have no leader."""
     waiting: dict[int, list[TopicPartition]] = {}
     for name, nodes in sorted(adding.items()):
         for node in nodes:
@@ -26,4 +28,12 @@ def of_reassignments(
             f" fenced: {listed(names)}",
             f"start broker {node}, or lead them back with `minibroker partition reassign --topic"
             " TOPIC --cancel`",
+        )
+    if unled := sorted({*adding}.intersection(leaderless)):
+        yield Finding(
+            Level.PROBLEM,
+            f"{counted(len(unled), 'reassignment')} cannot go on without a leader to copy from:"
+            f" {listed(unled)}",
+            "start a broker of their in-sync sets; if none ever comes back, `minibroker leader"
+            " elect --unclean` says what that costs",
         )

@@ -12,6 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from minibroker.broker.findings.brokers import BrokerSeen, ListenerTried
+from minibroker.cli.doctor.throttles import QuotasSeen, inspect_quotas
 from minibroker.cli.terminal import opened_admin
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class ClusterSeen:
     """The answers of the live brokers, and the topics with their effective settings.
 
     `refused` says why a new topic cannot be created, by kind of topic; None if the controller
-    cannot be reached. `adding` has the brokers that each reassignment under way adds.
+    cannot be reached. Then `adding`, the brokers that each reassignment under way adds, and
+    `quotas` are empty.
     """
 
     seen: "Sequence[BrokerSeen]"
@@ -43,6 +45,7 @@ class ClusterSeen:
     configs: Mapping[str, Mapping[str, str]]
     refused: Mapping[str, str] | None
     adding: "Mapping[TopicPartition, tuple[int, ...]]" = field(default_factory=dict)
+    quotas: QuotasSeen = field(default_factory=QuotasSeen)
 
 
 def ask_bootstrap(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[BrokerSeen]:
@@ -80,6 +83,7 @@ def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
     tried = _in_parallel([partial(_try_listener, *other, timeout_s) for other in others])
     refused = None
     adding: dict[TopicPartition, tuple[int, ...]] = {}
+    quotas = QuotasSeen()
     if any(
         each.answer and each.node_id == each.answer.node_id == cluster.controller_id
         for each in seen
@@ -88,7 +92,9 @@ def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
             refused = refused_topics(admin, names)
             ongoing = admin.list_partition_reassignments()
             adding = {name: one.adding_replicas for name, one in ongoing.items()}
-    return ClusterSeen(seen, tried, topics, configs, refused, adding)
+            live = [each.node_id for each in seen if each.answer is not None]
+            quotas = inspect_quotas(admin, topics, configs, live)
+    return ClusterSeen(seen, tried, topics, configs, refused, adding, quotas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from minibroker.broker.config import Config
     from minibroker.broker.findings import Finding
     from minibroker.broker.findings.brokers import BrokerSeen
+    from minibroker.cli.doctor.brokers import ClusterSeen
 
 TIMEOUT_S = 3.0
 
@@ -82,7 +83,6 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
     from minibroker import __version__
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
-    from minibroker.broker.findings.reassignments import of_reassignments
     from minibroker.broker.findings.topics import of_refused_topics, of_timestamps, of_topics
     from minibroker.cli.doctor.brokers import ask_bootstrap, inspect_cluster
     from minibroker.client.errors import ClientError
@@ -106,8 +106,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
         yield from of_brokers(cluster.seen, cluster.tried, __version__)
         live = [each.node_id for each in cluster.seen]
         yield from of_topics(cluster.topics, cluster.configs, live)
-        heard = [each.node_id for each in cluster.seen if not each.is_fenced]
-        yield from of_reassignments(cluster.adding, heard)
+        yield from of_moves(cluster)
         stamped = [
             stamp
             for each in cluster.seen
@@ -122,6 +121,27 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
         answered = [each for each in cluster.seen if each.answer is not None]
     if config is None:
         yield from _of_named_stores(answered)
+
+
+def of_moves(cluster: "ClusterSeen") -> "Iterator[Finding]":
+    """Yield findings about reassignments, and about the throttles of these and other copies."""
+    from minibroker.broker.findings.reassignments import of_reassignments
+    from minibroker.broker.findings.throttles import of_left_throttles, of_slow_replicas
+    from minibroker.protocol.types import TopicPartition
+
+    if cluster.refused is None:  # the controller was not asked
+        return
+    leaderless = {
+        TopicPartition(topic.name, one.partition)
+        for topic in cluster.topics
+        for one in topic.partitions
+        if one.leader_id < 0
+    }
+    heard = [each.node_id for each in cluster.seen if not each.is_fenced]
+    yield from of_reassignments(cluster.adding, heard, leaderless)
+    yield from of_left_throttles(cluster.configs, cluster.adding)
+    quotas = cluster.quotas
+    yield from of_slow_replicas(quotas.partitions, cluster.configs, quotas.limits, quotas.written)
 
 
 def _of_groups(bootstrap: str, timeout_s: float) -> "Iterator[Finding]":
