@@ -584,7 +584,7 @@ class Admin:
             return AlterConfigsRequest(asked, validate_only)
 
         outcomes = await self._ask_controller(ApiKey.ALTER_CONFIGS, messages, request)
-        _raise_refusal(outcome.result for outcome in outcomes)
+        _raise_refusal((outcome.result for outcome in outcomes), "broker")
 
     # -- offsets
 
@@ -710,9 +710,9 @@ def _check_names(names: Iterable[object]) -> None:
             raise TypeError(f"topics are given one by one, as a str each, not {name!r}")
 
 
-def _raise_refusal(results: Iterable[Result]) -> None:
+def _raise_refusal(results: Iterable[Result], kind: str = "topic") -> None:
     for result in results:
         error = error_code(result.error)
         if error != ErrorCode.NONE:
             reason = f": {result.error_message}" if result.error_message else ""
-            raise BrokerError(error, f"topic {result.name!r}{reason}")
+            raise BrokerError(error, f"{kind} {result.name!r}{reason}")

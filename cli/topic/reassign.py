@@ -132,6 +132,8 @@ def reassign(
             for name in sorted({name for name, _ in plan}):
                 present |= _present(admin, name, None)
             present = {name: present[name] for name in plan if name in present}
+        if not (verify or cancel):
+            _check_brokers(admin, nodes or {node for one in plan.values() for node in one})
         if verify:
             _verify(admin, plan, present)
         elif cancel:
@@ -336,11 +338,42 @@ def racks_of(admin: "Admin") -> dict[int, str | None]:
     return {broker.node_id: broker.rack for broker in brokers if not broker.is_fenced}
 
 
+def _check_brokers(admin: "Admin", nodes: Iterable[int]) -> None:
+    """Warn of brokers that are not live. Raises `Failure` for one that is not known."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    away = sorted({*nodes}.difference(racks_of(admin)))
+    for node in away:
+        try:
+            # No change at all, refused if the broker is unknown. No answer lists the dead ones.
+            admin.alter_broker_configs({node: {}}, validate_only=True)
+        except BrokerError as error:
+            if error.code is not ErrorCode.INVALID_REQUEST:
+                raise
+            raise Failure(error.reason.removeprefix(f"broker '{node}': ")) from error
+    for node in away:
+        note(f"WARNING: broker {node} is not alive, or fenced: what moves to it waits for it")
+
+
 def _balanced(admin: "Admin", present: Assignments, brokers: list[int]) -> Assignments:
     try:
-        return balanced_plan(present, brokers, racks_of(admin))
+        return balanced_plan(present, brokers, racks_of(admin), sizes_of(admin, present))
     except PlanError as error:
         raise Failure(str(error)) from error
+
+
+def sizes_of(admin: "Admin", names: Collection[Name]) -> dict[Name, int]:
+    """Return the bytes of the largest replica of each partition, as far as brokers tell."""
+    sizes: dict[Name, int] = {}
+    for answer in admin.describe_log_dirs(names).answers.values():
+        for log in answer.logs:
+            name = log.topic, log.partition
+            sizes[name] = max(log.size, sizes.get(name, 0))
+    if len(sizes) < len(names):
+        missing = counted(len(names) - len(sizes), "partition")
+        note(f"the size of {missing} is not known, because no broker that has it answers")
+    return sizes
 
 
 def _read(path: Path) -> Assignments:

@@ -2,11 +2,14 @@
 
 A plan moves as little as possible: a replica stays where it is if its broker is among the wanted
 ones and has no more replicas than its share. The others go to racks where the partition has none,
-if there are several, and there to the brokers with the fewest replicas.
-The first replica of a partition is its preferred leader; the plan spreads them in the same way.
+if there are several, and there to the brokers with the fewest replicas; of these, to the one with
+the fewest bytes. Then, if a broker still has more bytes than `BYTES_TOLERANCE` allows, it exchanges
+replicas with others, so that each keeps its number of replicas, and no partition is in fewer racks.
+The first replica of a partition is its preferred leader; the plan spreads them by number.
 """
 
 import json
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,6 +22,9 @@ Assignments: TypeAlias = dict[Name, tuple[int, ...]]
 Racks: TypeAlias = Mapping[int, str | None]
 
 NO_RACKS: Final[Racks] = MappingProxyType({})
+NO_SIZES: Final[Mapping[Name, int]] = MappingProxyType({})
+# How far above the mean the bytes of a broker may be before replicas move for them alone.
+BYTES_TOLERANCE: Final = 0.1
 
 
 class PlanError(ValueError):
@@ -58,41 +64,148 @@ def plan_json(assignments: Mapping[Name, Sequence[int]]) -> str:
     return json.dumps({"version": 1, "partitions": partitions})
 
 
+class _Load:
+    """How many replicas each broker has, and how many bytes these are."""
+
+    def __init__(
+        self, assignments: Mapping[Name, Sequence[int]], sizes: Mapping[Name, int] = NO_SIZES
+    ) -> None:
+        self._sizes = sizes
+        self.held = Counter[int]()
+        self.bytes = Counter[int]()
+        for name, replicas in assignments.items():
+            for node in replicas:
+                self.add(name, node)
+
+    def add(self, name: Name, node: int) -> None:
+        self.held[node] += 1
+        self.bytes[node] += self._sizes.get(name, 0)
+
+    def remove(self, name: Name, node: int) -> None:
+        self.held[node] -= 1
+        self.bytes[node] -= self._sizes.get(name, 0)
+
+    def of(self, node: int) -> tuple[int, int]:
+        """Return what to compare a broker by: the replicas, then the bytes."""
+        return self.held[node], self.bytes[node]
+
+
 def balanced_plan(
-    present: Mapping[Name, Sequence[int]], brokers: Iterable[int], racks: Racks = NO_RACKS
+    present: Mapping[Name, Sequence[int]],
+    brokers: Iterable[int],
+    racks: Racks = NO_RACKS,
+    sizes: Mapping[Name, int] = NO_SIZES,
 ) -> Assignments:
     """Return a plan that spreads the partitions over these brokers and their racks, each with as
-    many replicas as it has. Raises `PlanError` if there are too few brokers."""
+    many replicas as it has. `sizes` are the bytes of a replica of each partition, as far as known.
+    Raises `PlanError` if there are too few brokers."""
     wanted = {*brokers}
-    share = -(-sum(map(len, present.values())) // max(1, len(wanted)))
     kept = {
         name: [node for node in replicas if node in wanted]
         for name, replicas in sorted(present.items())
     }
-    held = Counter[int](node for replicas in kept.values() for node in replicas)
-    led = Counter[int]()
+    load = _Load(kept, sizes)
     rack_count = len({racks.get(node) for node in wanted})
     for name, staying in kept.items():
         count = len(present[name])
         while _racks_reached(staying, racks, count) < min(count, rack_count):
-            doubled = _in_used_racks(staying, racks)
-            largest = max(doubled, key=lambda node: held[node])
-            staying.remove(largest)
-            held[largest] -= 1
-    while max(held.values(), default=0) > share:
+            _release(name, staying, _in_used_racks(staying, racks), load)
+    share = -(-sum(map(len, present.values())) // max(1, len(wanted)))
+    while max(load.held.values(), default=0) > share:
         # One replica of each partition at most, so that the new brokers can take all of them.
-        for staying in kept.values():
-            if over := [node for node in staying if held[node] > share]:
-                largest = max(over, key=lambda node: held[node])
-                staying.remove(largest)
-                held[largest] -= 1
+        for name, staying in kept.items():
+            if over := [node for node in staying if load.held[node] > share]:
+                _release(name, staying, over, load)
+    filled = {
+        name: [*_filled(name, staying, wanted, len(present[name]), load, racks)]
+        for name, staying in kept.items()
+    }
+    _exchange(filled, sorted(wanted), load, racks, sizes)
+    led = Counter[int]()
     plan: Assignments = {}
-    for name, staying in kept.items():
-        replicas = _filled(staying, wanted, len(present[name]), held, racks)
-        first = min(replicas, key=lambda node: led[node])
+    for name in kept:
+        first = min(filled[name], key=lambda node: led[node])
         led[first] += 1
-        plan[name] = (first, *(node for node in replicas if node != first))
+        plan[name] = (first, *(node for node in filled[name] if node != first))
     return plan
+
+
+def _release(name: Name, staying: list[int], candidates: Iterable[int], load: _Load) -> None:
+    """Have the most loaded of the candidates not stay."""
+    largest = max(candidates, key=load.of)
+    staying.remove(largest)
+    load.remove(name, largest)
+
+
+def _exchange(
+    plan: dict[Name, list[int]],
+    brokers: Sequence[int],
+    load: _Load,
+    racks: Racks,
+    sizes: Mapping[Name, int],
+) -> None:
+    """Exchange replicas of brokers that have too many bytes for smaller ones of others. Each
+    exchange lowers the larger one of two sums, so this ends."""
+    limit = (1 + BYTES_TOLERANCE) * sum(load.bytes.values()) / max(1, len(brokers))
+    is_better = True
+    while is_better:
+        is_better = False
+        full = (node for node in brokers if load.bytes[node] > limit)
+        for source in sorted(full, key=lambda node: -load.bytes[node]):
+            found = [
+                (*best, target)
+                for target in brokers
+                if (best := _best_exchange(plan, source, target, load, racks, sizes)) is not None
+            ]
+            if found:
+                _, large, small, target = max(found)
+                for name, old, new in ((large, source, target), (small, target, source)):
+                    plan[name][plan[name].index(old)] = new
+                    load.remove(name, old)
+                    load.add(name, new)
+                is_better = True
+                break
+
+
+def _best_exchange(
+    plan: Mapping[Name, Sequence[int]],
+    fullest: int,
+    other: int,
+    load: _Load,
+    racks: Racks,
+    sizes: Mapping[Name, int],
+) -> tuple[int, Name, Name] | None:
+    """Return by how much the larger sum of bytes of two brokers can fall with one exchange, the
+    partition that leaves the fullest broker, and the one that comes. For each that may leave, only
+    the two are looked at that come nearest to evening out."""
+    gap = load.bytes[fullest] - load.bytes[other]
+    larger = _movable(plan, fullest, other, racks)
+    smaller = sorted((sizes.get(name, 0), name) for name in _movable(plan, other, fullest, racks))
+    best = None
+    for name in larger:
+        size = sizes.get(name, 0)
+        place = bisect_left(smaller, (size - gap // 2, name))
+        for small_size, small in smaller[max(0, place - 1) : place + 1]:
+            moved = size - small_size
+            gain = min(moved, gap - moved)
+            if gain > 0 and (best is None or (gain, name, small) > best):
+                best = gain, name, small
+    return best
+
+
+def _movable(
+    plan: Mapping[Name, Sequence[int]], source: int, target: int, racks: Racks
+) -> list[Name]:
+    """Return the partitions whose replica on `source` can be on `target` instead, without that
+    they are in fewer racks."""
+    return [
+        name
+        for name, replicas in plan.items()
+        if source in replicas and target not in replicas
+        if racks.get(source) == racks.get(target)
+        or racks.get(target) not in {racks.get(node) for node in replicas}
+        or sum(racks.get(node) == racks.get(source) for node in replicas) > 1
+    ]
 
 
 def resized_plan(
@@ -105,8 +218,10 @@ def resized_plan(
     with few replicas get the others. Raises `PlanError` if there are too few brokers."""
     wanted = {*brokers}
     kept = {name: tuple(replicas)[:factor] for name, replicas in sorted(present.items())}
-    held = Counter[int](node for replicas in kept.values() for node in replicas)
-    return {name: _filled(staying, wanted, factor, held, racks) for name, staying in kept.items()}
+    load = _Load(kept)
+    return {
+        name: _filled(name, staying, wanted, factor, load, racks) for name, staying in kept.items()
+    }
 
 
 def drained_plan(
@@ -118,7 +233,7 @@ def drained_plan(
     """Return a plan that moves each replica of a broker to one of the others; the rest stays where
     it is. Raises `PlanError` if a partition has replicas on all others already."""
     assert broker not in others
-    held = Counter[int](node for replicas in present.values() for node in replicas)
+    load = _Load(present)
     plan: Assignments = {}
     for name, replicas in sorted(present.items()):
         if broker not in replicas:
@@ -130,7 +245,7 @@ def drained_plan(
                 f" take that of broker {broker}: start another one, or lower the replication factor"
             )
             raise PlanError(what)
-        heir = _filled(staying, others, len(replicas), held, racks)[-1]
+        heir = _filled(name, staying, others, len(replicas), load, racks)[-1]
         plan[name] = tuple(heir if node == broker else node for node in replicas)
     return plan
 
@@ -164,13 +279,14 @@ def _in_used_racks(replicas: Sequence[int], racks: Racks) -> list[int]:
 
 
 def _filled(
+    name: Name,
     staying: Sequence[int],
     brokers: Collection[int],
     count: int,
-    held: Counter[int],
+    load: _Load,
     racks: Racks,
 ) -> tuple[int, ...]:
-    """Return `count` replicas: those that stay, and on the brokers that hold the fewest, in racks
+    """Return `count` replicas: those that stay, and on the brokers that hold the least, in racks
     that have the fewest."""
     chosen = [*staying]
     used = Counter(racks.get(node) for node in chosen)
@@ -179,7 +295,7 @@ def _filled(
         if not others:
             what = f"{count} replicas need as many brokers; there are {len({*brokers, *staying})}"
             raise PlanError(what)
-        chosen.append(min(others, key=lambda node: (used[racks.get(node)], held[node], node)))
-        held[chosen[-1]] += 1
+        chosen.append(min(others, key=lambda node: (used[racks.get(node)], load.of(node), node)))
+        load.add(name, chosen[-1])
         used[racks.get(chosen[-1])] += 1
     return tuple(chosen)

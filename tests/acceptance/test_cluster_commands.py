@@ -241,7 +241,7 @@ def throttles_of(cluster: Cluster, topic: str) -> list[str]:
         ("--topic nosuch --brokers 1", 1, "nosuch"),
         ("--topic stays --partitions 7 --brokers 1", 1, "topic stays has no partition 7"),
         ("--topic stays --brokers 1", 1, "2 replicas need as many brokers; there are 1"),
-        ("--topic stays --brokers 1,9", 1, "unknown broker 9"),
+        ("--topic stays --brokers 1,9", 1, "there is no broker '9'; known are 1, 2, 3"),
         ("--plan /nosuch", 1, "/nosuch cannot be read: No such file"),
         ("--plan /", 1, "/ cannot be read: Is a directory"),
         ("--plan /bin/sh", 1, "/bin/sh is no text"),

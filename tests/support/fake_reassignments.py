@@ -141,7 +141,7 @@ class FakeCluster:
         for node, values in changes.items():
             if node not in self.known:
                 known = ", ".join(map(str, sorted(self.known)))
-                what = f"there is no broker '{node}'; known are {known}"
+                what = f"broker '{node}': there is no broker '{node}'; known are {known}"
                 raise BrokerError(ErrorCode.INVALID_REQUEST, what)
             if not validate_only:
                 self.changes.append((str(node), dict(values)))

@@ -1,6 +1,7 @@
 """`partition reassign` against a cluster of a few dictionaries: what it asks for, and says."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,43 @@ def test_a_move_under_way_is_planned_from_its_target(cluster: FakeCluster) -> No
     out, _ = typed("--topic t --brokers 1,2,3")
     assert out == "Reassigning 2 partitions.\nReassigned 2 partitions.\n"
     assert {len(nodes) for nodes in cluster.replicas.values()} == {2}
+
+
+def test_a_plan_goes_by_the_sizes_of_logs(cluster: FakeCluster) -> None:
+    """Of the largest replica that a broker tells; else by the number of partitions."""
+    names = [("t", number) for number in range(4)]
+    admin: Any = cluster
+    cluster.replicas = {name: (1 + name[1] // 2,) for name in names}
+    cluster.sizes = {1: {names[0]: 500, names[1]: 500}, 2: {names[2]: 10, names[1]: 3}}
+    out, err = typed("--topic t --brokers 1,2 --dry-run")
+    assert reassign.sizes_of(admin, names) == {names[0]: 500, names[1]: 500, names[2]: 10}
+    plan = read_plan(out)
+    assert plan[names[0]] != plan[names[1]]
+    assert err == "% the size of 1 partition is not known, because no broker that has it answers"
+    cluster.sizes = {}
+    assert read_plan(typed("--topic t --brokers 1,2 --dry-run")[0]) == cluster.replicas
+
+
+@pytest.mark.parametrize("options", ["--topic t --brokers 1,9,2", "--plan -"])
+@pytest.mark.parametrize("more", ["", " --dry-run", " --throttle 5"])
+def test_an_unknown_broker_is_refused(cluster: FakeCluster, options: str, more: str) -> None:
+    """Before anything is set or moves; of a plan the whole."""
+    _, err = typed(options + more, 1, stdin=plan_json({T0: (3, 2), T1: (9, 2)}))
+    assert err.endswith("% ERROR: there is no broker '9'; known are 1, 2, 3, 4")
+    assert not cluster.changes
+    assert cluster.replicas == {T0: (1, 2), T1: (2, 3)}
+
+
+@pytest.mark.parametrize("options", ["--topic t --brokers 2,3,4", "--plan -"])
+def test_a_broker_that_is_down_is_warned_of(cluster: FakeCluster, options: str) -> None:
+    """The plan is accepted all the same; a move that is verified or cancelled needs no warning."""
+    del cluster.live[4]
+    plan = plan_json({T0: (4, 2)})
+    warning = "% WARNING: broker 4 is not alive, or fenced: what moves to it waits for it"
+    assert warning in typed(f"{options} --dry-run", stdin=plan)[1]
+    assert warning in typed(options, stdin=plan)[1]
+    assert 4 in cluster.replicas[T0]
+    assert warning not in typed("--plan - --cancel", stdin=plan)[1]
 
 
 RATES = {LEADER_RATE: "5000000", FOLLOWER_RATE: "5000000"}

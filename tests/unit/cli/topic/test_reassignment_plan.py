@@ -178,3 +178,66 @@ def test_more_replicas_go_to_other_racks():
     racks = {1: "a", 2: "a", 3: "a", 4: "b"}
     present = {("t", number): (1,) for number in range(3)}
     assert set(resized_plan(present, racks, 2, racks).values()) == {(1, 4)}
+
+
+def bytes_on(plan, sizes):
+    held = Counter()
+    for name, replicas in plan.items():
+        for node in replicas:
+            held[node] += sizes[name]
+    return held
+
+
+def test_a_new_broker_gets_its_share_of_the_bytes():
+    """Not only of the partitions: of those that move the large ones go where little is."""
+    present = {("t", number): (1 + number % 2,) for number in range(8)}
+    sizes = {("t", number): 100 if number < 4 else 10 for number in range(8)}
+    plan = balanced_plan(present, [1, 2, 3, 4], sizes=sizes)
+    assert Counter(node for (node,) in plan.values()) == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert set(bytes_on(plan, sizes).values()) == {110}
+
+
+def test_replicas_are_exchanged_for_bytes_alone_only_if_it_is_worth_it():
+    """Within a tenth of the mean nothing moves; above it as little as two replicas."""
+    present = {("t", number): (1 + number // 2,) for number in range(4)}
+    sizes = {("t", 0): 110, ("t", 1): 100, ("t", 2): 100, ("t", 3): 90}
+    assert balanced_plan(present, [1, 2], sizes=sizes) == present
+    sizes = {("t", 0): 300, ("t", 1): 300, ("t", 2): 10, ("t", 3): 10}
+    plan = balanced_plan(present, [1, 2], sizes=sizes)
+    assert sum(plan[name] != present[name] for name in plan) == 2
+    assert set(bytes_on(plan, sizes).values()) == {310}
+
+
+def test_an_exchange_leaves_no_rack_out():
+    """The large partition is on broker 1, which only broker 2 shares its rack with."""
+    racks = {1: "a", 2: "a", 3: "b"}
+    present = {("t", 0): (1, 3), ("t", 1): (1, 3), ("t", 2): (2, 3), ("t", 3): (2, 3)}
+    sizes = {("t", 0): 300, ("t", 1): 300, ("t", 2): 10, ("t", 3): 10}
+    plan = balanced_plan(present, [1, 2, 3], racks, sizes)
+    assert all(racks_in(replicas, racks) == 2 for replicas in plan.values())
+    held = bytes_on(plan, sizes)
+    assert held[1] == held[2] == 310
+
+
+@given(
+    PRESENT,
+    st.sets(NODES, min_size=4),
+    RACKS,
+    st.lists(st.integers(0, 1000), min_size=20, max_size=20),
+)
+def test_any_plan_by_bytes_is_as_good_by_number_and_by_rack(present, brokers, racks, found):
+    """Bytes decide between plans that are equal in both."""
+    sizes = {name: found[name[1]] for name in present}
+    plan = balanced_plan(present, brokers, racks, sizes)
+    assert plan.keys() == present.keys()
+    for name, replicas in plan.items():
+        assert len({*replicas}) == len(replicas) == len(present[name])
+        assert {*replicas} <= brokers
+        possible = min(len(replicas), len({racks[node] for node in brokers}))
+        assert racks_in(replicas, racks) == possible
+    one_rack = balanced_plan(present, brokers, {}, sizes)
+    held = Counter(node for replicas in one_rack.values() for node in replicas)
+    before = Counter(
+        node for replicas in balanced_plan(present, brokers).values() for node in replicas
+    )
+    assert max(held.values()) <= max(before.values()) + 1  # the order of placing differs
