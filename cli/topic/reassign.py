@@ -116,6 +116,8 @@ def reassign(
         raise typer.BadParameter("give either --topic or --plan")
     if topic is not None and brokers is None and not cancel:
         raise typer.BadParameter("--topic needs --brokers")
+    if plan_file is not None and (partitions is not None or brokers is not None):
+        raise typer.BadParameter("--brokers and --partitions are for --topic: a plan names both")
     if dry_run + verify + cancel > 1:
         raise typer.BadParameter("give at most one of --dry-run, --verify and --cancel")
     if throttle is not None and (verify or cancel):
@@ -392,9 +394,12 @@ def _ids(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [number_of(one) for one in text.split(",")]
+        numbers = [number_of(one) for one in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{text!r}: numbers with commas between them") from None
+    if len({*numbers}) < len(numbers):
+        raise typer.BadParameter(f"{text!r} has a number twice")
+    return numbers
 
 
 def _listed(replicas: Sequence[int] | None) -> str:

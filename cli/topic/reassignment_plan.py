@@ -36,7 +36,7 @@ def read_plan(text: str) -> Assignments:
     try:
         found: Any = json.loads(text)
         plan = {
-            (str(one["topic"]), number_of(one["partition"])): tuple(map(number_of, one["replicas"]))
+            (_topic(one["topic"]), number_of(one["partition"])): _replicas(one["replicas"])
             for one in found["partitions"]
         }
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -44,7 +44,22 @@ def read_plan(text: str) -> Assignments:
         raise PlanError(f"the plan is not of the form {form}: {error!r}") from error
     if len(plan) < len(found["partitions"]):
         raise PlanError("the plan names a partition twice")
+    if not plan:
+        raise PlanError("the plan names no partition")
     return plan
+
+
+def _topic(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name of a topic")
+    value.encode()  # JSON can have half a character, which no name can
+    return value
+
+
+def _replicas(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of brokers")
+    return tuple(map(number_of, value))
 
 
 def number_of(value: Any) -> int:

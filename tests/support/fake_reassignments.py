@@ -26,8 +26,9 @@ Name = tuple[str, int]
 
 class FakeCluster:
     """Brokers that are `live` (with racks) or only `known`. A reassignment is done at once, or,
-    with `is_slow`, stays under way until `finish`. `changes` has every change of settings, in
-    order; `changes_before` those before the last reassignment."""
+    with `is_slow`, stays under way until `finish`; that of a partition in `refused` is refused.
+    `changes` has every change of settings, in order; `changes_before` those before the last
+    reassignment."""
 
     def __init__(self, replicas: Mapping[Name, Sequence[int]], live: Iterable[int]) -> None:
         self.replicas = {name: tuple(nodes) for name, nodes in replicas.items()}
@@ -35,6 +36,7 @@ class FakeCluster:
         self.known = {*self.live, *(node for nodes in replicas.values() for node in nodes)}
         self.moves: dict[Name, PartitionReassignment] = {}
         self.is_slow = False
+        self.refused: dict[Name, str] = {}
         self.topic_configs: dict[str, dict[str, str]] = {name: {} for name, _ in replicas}
         self.broker_configs: dict[int, dict[str, str]] = {node: {} for node in self.known}
         self.sizes: dict[int, dict[Name, int]] = {}
@@ -93,9 +95,9 @@ class FakeCluster:
         self.changes_before = [*self.changes]
         failed: dict[TopicPartition, tuple[ErrorCode, str]] = {}
         for name, target in wanted.items():
-            if unknown := {*(target or ())} - self.known:
-                what = f"the target has the unknown broker {min(unknown)}"
-                failed[TopicPartition(*name)] = ErrorCode.INVALID_REPLICA_ASSIGNMENT, what
+            if name in self.refused:
+                reason = self.refused[name]
+                failed[TopicPartition(*name)] = ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason
                 continue
             self._start(name, tuple(target or self._original(name)))
             if not self.is_slow or target is None:

@@ -211,3 +211,45 @@ def test_bad_throttles_are_refused(cluster: FakeCluster, command: str, reason: s
     assert reason in err
     assert not cluster.changes
     assert cluster.replicas == {T0: (1, 2), T1: (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        ("", 2, "give either --topic or --plan"),
+        ("--topic t --plan -", 2, "give either --topic or --plan"),
+        ("--topic t", 2, "--topic needs --brokers"),
+        ("--plan - --brokers 1,2", 2, "--brokers and --partitions are for --topic"),
+        ("--plan - --partitions 0", 2, "--brokers and --partitions are for --topic"),
+        ("--topic t --brokers 1,2 --dry-run --verify", 2, "give at most one of"),
+        ("--topic t --brokers 1,,2", 2, "'1,,2': numbers with commas between them"),
+        ("--topic t --brokers 1,2,1", 2, "'1,2,1' has a number twice"),
+        ("--topic t --partitions 0,0 --brokers 1,2", 2, "'0,0' has a number twice"),
+        ("--topic nosuch --brokers 1,2", 1, "no topic 'nosuch'"),
+        ("--topic t --partitions 7 --brokers 1,2", 1, "topic t has no partition 7"),
+        ("--topic t --brokers 1", 1, "2 replicas need as many brokers; there are 1"),
+        ("--topic t --brokers 1,2,9", 1, "there is no broker '9'; known are 1, 2, 3, 4"),
+        ("--plan /nosuch", 1, "/nosuch cannot be read: No such file or directory"),
+        ("--plan -", 1, "-: the plan is not of the form"),
+    ],
+)
+def test_a_bad_reassignment_changes_nothing(
+    cluster: FakeCluster, options: str, code: int, reason: str
+) -> None:
+    """The reason says what to do."""
+    _, err = typed(options, code, stdin="nonsense")
+    assert reason in err
+    assert not cluster.changes
+    assert cluster.replicas == {T0: (1, 2), T1: (2, 3)}
+
+
+def test_partitions_that_are_refused_are_named(cluster: FakeCluster) -> None:
+    """The others move; the throttle of all ends."""
+    cluster.refused[T0] = "the target of t-0 has no broker"
+    plan = plan_json({T0: (), T1: (4, 2)})
+    out, err = typed("--plan - --throttle 5", 1, stdin=plan)
+    assert out == "Reassigning 1 partition.\nReassigned 1 partition.\n"
+    assert "% t-0: the target of t-0 has no broker" in err
+    assert cluster.replicas == {T0: (1, 2), T1: (4, 2)}
+    assert cluster.topic_configs == {"t": {}}
+    assert not any(cluster.broker_configs.values())

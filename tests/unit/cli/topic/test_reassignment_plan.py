@@ -73,6 +73,10 @@ def test_a_plan_is_read_as_it_was_printed():
         "{}",
         '{"partitions": [{"topic": "t"}]}',
         '{"partitions": [{"topic": 1}]}',
+        '{"partitions": [{"topic": 1, "partition": 0, "replicas": [1]}]}',
+        '{"partitions": [{"topic": "\\ud800", "partition": 0, "replicas": [1]}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": {"1": 2}}]}',
         "x",
         "[" * 100_000,
         *(
@@ -86,6 +90,12 @@ def test_another_text_is_no_plan(text):
     """The form is named."""
     with pytest.raises(PlanError, match="the plan is not of the form"):
         read_plan(text)
+
+
+def test_a_plan_names_a_partition():
+    """Or a command would say that it has done all of nothing."""
+    with pytest.raises(PlanError, match="the plan names no partition"):
+        read_plan('{"partitions": []}')
 
 
 def test_a_partition_is_planned_once():
