@@ -129,7 +129,7 @@ def _slow(
     return Finding(
         Level.PROBLEM,
         f"broker {node} {verb} at most {limit:,.0f} bytes a second of throttled replicas, and what"
-        f" is written to them needs {needed:,.0f}: the replicas that lack records do not get in"
-        f" sync of {counted(len(names), 'partition')}: {listed(names)}",
+        f" is written to them needs {needed:,.0f}: replicas of {counted(len(names), 'partition')}"
+        f" do not get in sync: {listed(names)}",
         "carry out the same plan with a higher `--throttle`, or write less",
     )

@@ -95,7 +95,7 @@ async def test_create_sends_what_was_asked_for(
 async def test_a_refusal_names_the_topic_and_the_reason(
     start_broker: Any, seams: Any, autojump_clock: Any
 ) -> None:
-    """The first topic that was refused is raised, with the broker's words."""
+    """The first topic or broker that was refused is raised, with the broker's words."""
     broker = await start_broker("a")
     broker.answers[ApiKey.METADATA] = one_topic()
     results = (TopicResult("t"), TopicResult("u", ErrorCode.INVALID_CONFIG, "no such property"))
@@ -103,12 +103,13 @@ async def test_a_refusal_names_the_topic_and_the_reason(
     broker.answers[ApiKey.DELETE_TOPICS] = lambda _: DeleteTopicsResponse(results)
     broker.answers[ApiKey.ALTER_CONFIGS] = lambda _: AlterConfigsResponse(results)
     async with Admin("a:9092", seams=seams) as admin:
-        for call in (
-            admin.create_topics("t", "u"),
-            admin.delete_topics("t", "u"),
-            admin.alter_configs({"t": {}, "u": {"x": None}}),
+        for kind, call in (
+            ("topic", admin.create_topics("t", "u")),
+            ("topic", admin.delete_topics("t", "u")),
+            ("topic", admin.alter_configs({"t": {}, "u": {"x": None}})),
+            ("broker", admin.alter_broker_configs({1: {}, 2: {"x": None}})),
         ):
-            with pytest.raises(BrokerError, match="'u': no such property") as raised:
+            with pytest.raises(BrokerError, match=f"{kind} 'u': no such property") as raised:
                 await call
             assert raised.value.code == ErrorCode.INVALID_CONFIG
 
@@ -504,16 +505,6 @@ async def test_a_deletion_of_records_that_is_refused_is_told(
         error = ErrorCode.REQUEST_TIMED_OUT
         with pytest.raises(ClientTimeout, match=r"not deleted on all replicas \(t-0: the reason"):
             await admin.delete_records({("t", 0): 5})
-
-
-async def test_a_refused_change_of_a_broker_names_it(two: Two, seams: Any) -> None:
-    """As a broker, not as a topic."""
-    refused = TopicResult("9", ErrorCode.INVALID_REQUEST, "there is no broker '9'")
-    for broker in two.brokers.values():
-        broker.answers[ApiKey.ALTER_CONFIGS] = lambda _: AlterConfigsResponse((refused,))
-    async with Admin("a:9092", seams=seams) as admin:
-        with pytest.raises(BrokerError, match=r"^INVALID_REQUEST: broker '9': there is no broker"):
-            await admin.alter_broker_configs({9: {}}, validate_only=True)
 
 
 async def test_a_broker_is_asked_for_its_own_settings(

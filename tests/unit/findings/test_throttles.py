@@ -81,5 +81,5 @@ def test_a_rate_below_what_is_written_is_named(
     assert [one.what.split(" a second")[0] for one in found] == expected
     for one in found:
         assert one.level is Level.PROBLEM
-        assert one.what.endswith("1 partition: t-0")
+        assert one.what.endswith("replicas of 1 partition do not get in sync: t-0")
         assert "higher `--throttle`" in one.advice
