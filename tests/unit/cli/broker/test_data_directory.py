@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.cli.broker.data_directory import VOLUME_VARIABLE, data_directory, volume_warning
+from minibroker.cli.broker.data_directory import (
+    VOLUME_VARIABLE,
+    data_directory,
+    log_directories,
+    volume_warning,
+)
 from minibroker.cli.terminal import Failure
 
 # As root this becomes another user; anybody else is one already.
 FOREIGN = """
 import os, sys
 from pathlib import Path
-from minibroker.cli.broker.data_directory import data_directory
+from minibroker.cli.broker.data_directory import data_directory, log_directories
 from minibroker.cli.terminal import Failure
 
 if os.geteuid() == 0:
@@ -67,3 +72,15 @@ def test_data_outside_of_a_volume_are_warned_of(tmp_path: Path) -> None:
     assert "leave KAFKA_LOG_DIRS at /var/lib/minibroker" in warning
     assert volume_warning(tmp_path, {}, top=tmp_path) == ""
     assert volume_warning(tmp_path, inside, top=Path("/proc")) == ""
+
+
+def test_log_directories_are_apart(tmp_path: Path) -> None:
+    """Also where a link hides it. Only the first is made here."""
+    first, second, link = tmp_path / "1", tmp_path / "2", tmp_path / "link"
+    assert log_directories(first, second) == (first, second)
+    assert (first.exists(), second.exists()) == (True, False)
+    link.symlink_to(first)
+    with pytest.raises(Failure, match="are the same: name others"):
+        log_directories(first, second, link)
+    with pytest.raises(Failure, match="lie one in the other"):
+        log_directories(first, link / "below")
