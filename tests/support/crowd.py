@@ -71,8 +71,8 @@ class Crowd:
                 self._lines.append(line)
 
     def until_whole(self, patience_s: float) -> None:
-        """Return once all idle connections are there, and each group has read a record that was sent
-        after this call; an `AssertionError` if that does not come to be."""
+        """Return once all idle connections are there, and each group has read a record that was
+        sent after this call; an `AssertionError` if that does not come to be."""
         deadline, began = time.monotonic() + patience_s, time.time()
         while True:
             assert self._process.poll() is None, "the crowd has ended"
