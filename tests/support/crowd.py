@@ -7,8 +7,8 @@ of which a record is sent every two seconds. The rest of the N connections of th
 ones, spread over the brokers; one that ends is made anew at another broker.
 
 It prints a line of JSON each second: `connections`, those of the process; `read_up_to`, a time (s
-since 1970): each member has read a record that was sent then or later; and `lost`, the idle
-connections that ended.
+since 1970): each member has read a record that was sent then or later; `missing`, the idle
+connections that are not there; and `lost`, those that ended.
 """
 
 import argparse
@@ -71,15 +71,15 @@ class Crowd:
                 self._lines.append(line)
 
     def until_whole(self, patience_s: float) -> None:
-        """Return once all connections are there, and each group has read a record that was sent
-        after this call; an `AssertionError` if that does not come to be."""
+        """Return once all idle connections are there, and each group has read a record that was
+        sent after this call; an `AssertionError` if that does not come to be."""
         deadline, began = time.monotonic() + patience_s, time.time()
         while True:
             assert self._process.poll() is None, "the crowd has ended"
             if self._lines:
                 found = json.loads(self._lines[-1])
                 has_read = not self.size.groups or found["read_up_to"] >= began
-                if has_read and found["connections"] >= self.size.connections:
+                if has_read and not found["missing"]:
                     return
             assert time.monotonic() < deadline, self._lines[-1:]
             time.sleep(REPORT_EVERY_S / 5)
@@ -99,6 +99,7 @@ class _Members:
         self._size = size
         self._newest = dict.fromkeys(range(size.groups), 0.0)  # when the newest record was sent
         self._joining = trio.CapacityLimiter(AT_ONCE)
+        self._missing = size.connections  # until the groups are there
         self._lost = 0
 
     async def run(self) -> None:
@@ -111,7 +112,8 @@ class _Members:
                 for number in self._newest:
                     joins.start_soon(nursery.start, self._read, number)
             endpoints = cycle(parse_servers(self._address))
-            for _ in range(self._size.connections - _connections()):
+            self._missing = max(0, self._size.connections - _connections())
+            for _ in range(self._missing):
                 nursery.start_soon(self._rest, endpoints)
 
     async def _read(self, number: int, task_status: trio.TaskStatus[None]) -> None:
@@ -142,14 +144,21 @@ class _Members:
             except OSError:
                 await trio.sleep(AGAIN_S)
                 continue
+            self._missing -= 1
             await channel.run()
+            self._missing += 1
             self._lost += 1
 
     async def _report(self) -> None:
         while True:
             await trio.sleep(REPORT_EVERY_S)
             read_up_to = min(self._newest.values(), default=0.0)
-            report = {"connections": _connections(), "read_up_to": read_up_to, "lost": self._lost}
+            report = {
+                "connections": _connections(),
+                "read_up_to": read_up_to,
+                "missing": self._missing,
+                "lost": self._lost,
+            }
             print(json.dumps(report), flush=True)
 
 
