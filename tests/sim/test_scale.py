@@ -6,6 +6,7 @@ import pytest
 
 from minibroker.testing.cluster import simulate
 from tests.bench.scale import IDLE_S, REPLICAS, Event, Scenario
+from tests.support.seeds import rest_in_soak
 
 HEARTBEATS = IDLE_S * 4  # broker.heartbeat.interval.ms is 250
 WAITS = IDLE_S * 2  # replica.fetch.wait.max.ms is 500
@@ -18,7 +19,7 @@ def events_of(brokers: int, partitions: int) -> Mapping[str, Event]:
     return {event.name: event for event in found}
 
 
-@pytest.mark.parametrize("brokers", [3, 5])
+@pytest.mark.parametrize("brokers", rest_in_soak((3, 5), 1))
 def test_what_is_said_grows_as_the_page_says(brokers: int) -> None:
     """Probes and fetches at rest, and the orders after each event."""
     partitions = 5 * brokers
