@@ -34,6 +34,7 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import NEW_LOG, LogLocation
 from minibroker.broker.replication.fetch_connection import check
 from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next
+from minibroker.broker.turns import finished
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import PositionError
 from minibroker.client.options import ConsumerOptions, read_options
@@ -208,7 +209,8 @@ def consume(node: Node, offset: int = 0) -> Read:
             return Read(records, at)
         wanted, bytes_max = positions.plan(lambda _: node.partition().leader_epoch, float(step))
         if wanted:
-            outcome = ask(node, *wanted, bytes_max=bytes_max, now=float(step), wait_ms_max=0)
+            steps = ask(node, *wanted, bytes_max=bytes_max, now=float(step), wait_ms_max=0)
+            outcome = finished(steps)
             assert isinstance(outcome, FetchResponse)
             (answer,) = outcome.partitions
             positions.handle_answer(wanted[0], joined(answer), float(step))
@@ -233,7 +235,7 @@ def follow(node: Node) -> Read:
         if log.log_end >= END or not node.partition().is_leader:
             break
         request = want(log.log_end, last_fetched_epoch=role.last_fetched_epoch(log))
-        outcome = ask(node, request, replica_id=2, now=float(step), wait_ms_max=0)
+        outcome = finished(ask(node, request, replica_id=2, now=float(step), wait_ms_max=0))
         assert isinstance(outcome, FetchResponse)
         fetched = check(FetchResponse(0, 0, tuple(joined(each) for each in outcome.partitions)))
         answer = LeaderAnswer(log.log_end, fetched.response.partitions[0], fetched.batches[0])
