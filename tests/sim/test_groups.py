@@ -25,7 +25,7 @@ FOUND_BY = {
     "assign-before-revoked": 0,
     "count-epochs-from-members": 0,
     "commit-of-the-fenced": 0,
-    "forget-target-in-failover": 7,
+    "forget-target-in-failover": 13,
     "convert-without-instance-ids": 5,
 }
 

@@ -23,7 +23,7 @@ FOUND_BY = {
     "ignore-open-transactions": 0,
     "recover-without-open": 0,
     "append-unverified": 2,
-    "time-out-a-commit": 208,
+    "time-out-a-commit": 225,
     "forget-decisions-in-failover": 5001,
     "offsets-before-the-end": 5003,
     "compact-abort-markers": 6008,
