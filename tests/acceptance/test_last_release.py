@@ -108,6 +108,7 @@ async def roll_there_and_back(place: Path, count: int, rounds: int) -> None:
     assert found == {b"0": pairs, b"1": pairs}
 
 
+@pytest.mark.soak
 async def test_a_roll_there_and_back_loses_nothing(tmp_path: Path) -> None:
     """Two brokers: each pair of versions serves for a while, with either as the leader."""
     await roll_there_and_back(tmp_path, 2, 1)
