@@ -69,7 +69,7 @@ def check(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="File, as for `minibroker start --config`; default: environment and --set alone.",
             show_default=False,
         ),

@@ -55,8 +55,8 @@ WRONG = [
     ["metadata", "restore"],
     ["metadata", "restore", "none.json", "--brokers", "1,x"],
     ["health", "--timeout-s", "0"],
-    ["health", "-b", "a:1,b"],
-    ["doctor", "-b", "nowhere"],
+    ["health", "-b", "a:1,b:"],
+    ["doctor", "-b", "nowhere:x"],
     ["doctor", "--set", "log.segment.byte=1"],
     ["lab", "run", "hw-los"],
     ["lab", "run", "hw-loss", "--rule", "time"],
@@ -166,6 +166,9 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     for command, code, shown, modules in told:
         assert code == 0, command
         assert "Usage:" in shown, command
+        assert not re.search(r"<\w", shown), command  # the type of a value
+        assert "…" not in shown, command  # a name that was cut
+        assert max(map(len, shown.splitlines())) <= 80, command
         assert not slow.intersection(modules), command
 
 
@@ -177,8 +180,10 @@ def test_a_wrong_command_is_a_usage_error() -> None:
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) == [2] * len(WRONG)
-    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [2] * len(WRONG)
+    told = done.stderr.splitlines()
+    assert [line for line in told if not line.startswith("% ERROR: ")] == []
+    assert len(told) == len(WRONG)
 
 
 def test_a_command_without_streams_says_so() -> None:
