@@ -68,14 +68,12 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT",
-        envvar=BOOTSTRAP_VARIABLE,  # the help at 80 columns would cut a longer name
-        help="Broker to connect to; several are joined by commas.",
+        envvar=BOOTSTRAP_VARIABLE,
+        help="Broker to connect to, at port 9092 without a port; several are joined by commas.",
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Shape of the output.")]
-TopicArguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", show_default=False)
-]
+TopicArguments = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", show_default=False)]
 TopicOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -182,6 +180,14 @@ def some_topics(arguments: list[str] | None, options: list[str] | None) -> Topic
         return TopicNames(names, None)
     whole = [f"^{re.escape(name)}$" for name in names]
     return TopicNames(names, re.compile("|".join([*patterns, *whole])))
+
+
+def topic_names(arguments: list[str] | None, options: list[str] | None) -> list[str]:
+    """Return the topics, given as arguments or as options, each once; none may be a pattern."""
+    chosen = some_topics(arguments, options)
+    if chosen.pattern is not None:
+        raise typer.BadParameter("a pattern, which begins with ^, has no place here: give names")
+    return chosen.names
 
 
 def one_name(noun: str, argument: str | None, option: str | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.data.topic_metadata import matching_topics
 from minibroker.cli.settings import acknowledgement_of, acknowledging_replicas
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
@@ -21,15 +22,22 @@ from minibroker.cli.terminal import (
     OutputFormat,
     TimeoutS,
     TopicArgument,
+    TopicArguments,
     TopicOption,
+    TopicOptions,
+    confirm,
+    counted,
     note,
     one_topic,
     opened_admin,
     pairs,
+    some_topics,
+    topic_names,
 )
 from minibroker.cli.topic.compaction import LogCompaction, compactions_of
 from minibroker.cli.topic.disk import disk_rows, disk_table
 from minibroker.cli.topic.reassign import ThrottleOption, alter_replication_factor
+from minibroker.cli.topic.several import for_each
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.partitions import Health
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
     from minibroker.protocol.messages.metadata import TopicMetadata
 
 MIN_ISR = "min.insync.replicas"
+NAMES_SHOWN = 5
 
 app = typer.Typer(
     help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True
@@ -61,9 +70,9 @@ Assignment = Annotated[
 
 @app.command()
 def create(
-    topic: TopicArgument = None,
+    topics: TopicArguments = None,
     *,
-    topic_option: TopicOption = None,
+    topic_options: TopicOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     partitions: Annotated[
@@ -78,15 +87,19 @@ def create(
         bool, typer.Option("--if-not-exists", help="No error for a topic that exists.")
     ] = False,
 ) -> None:
-    """Create a topic."""
+    """Create topics, all with the same settings.
+
+    Example: minibroker topic create orders bills --partitions 6 --config retention.ms=86400000
+    """
     from minibroker.client import NewTopic
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
 
-    name = one_topic(topic, topic_option)
+    names = topic_names(topics, topic_options)
     configs = pairs(config or [], "--config")
     assignments = dict(enumerate(_assigned(replica_assignment)))
-    with opened_admin(bootstrap, timeout_s) as admin:
+
+    def create_one(name: str) -> None:
         try:
             admin.create_topics(
                 NewTopic(name, partitions, replication_factor, configs, assignments)
@@ -99,6 +112,9 @@ def create(
         print(f"Created topic {name}.")
         if MIN_ISR in configs:
             _warn_of_min_isr(admin, name)
+
+    with opened_admin(bootstrap, timeout_s) as admin:
+        for_each(names, create_one)
 
 
 def _assigned(text: str | None) -> list[list[int]]:
@@ -383,21 +399,34 @@ def trim(
 
 @app.command()
 def delete(
-    topic: TopicArgument = None,
+    topics: TopicArguments = None,
     *,
-    topic_option: TopicOption = None,
+    topic_options: TopicOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="No error for a topic that does not exist.")
     ] = False,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the topics' names; delete nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete the topics of a pattern without asking.")
+    ] = False,
 ) -> None:
-    """Delete a topic and all its records."""
+    """Delete topics and all their records.
+
+    TOPIC is a name, or a pattern that begins with ^ and matches from the beginning of a name; an
+    internal topic is never matched.
+
+    Example: minibroker topic delete '^trial-.*' --dry-run
+    """
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
 
-    name = one_topic(topic, topic_option)
-    with opened_admin(bootstrap, timeout_s) as admin:
+    chosen = some_topics(topics, topic_options)
+
+    def delete_one(name: str) -> None:
         try:
             admin.delete_topics(name)
         except BrokerError as error:
@@ -405,4 +434,21 @@ def delete(
                 raise
             note(f"there is no topic {name}")
             return
-    print(f"Deleted topic {name}.")
+        print(f"Deleted topic {name}.")
+
+    with opened_admin(bootstrap, timeout_s) as admin:
+        names = chosen.names
+        if chosen.pattern is not None:
+            names = matching_topics(admin, names, chosen.pattern)
+        if is_dry_run:
+            for_each(names, lambda name: print(admin.describe_topics(name)[0].name))
+            return
+        if chosen.pattern is not None:
+            confirm(f"Delete {counted(len(names), 'topic')} ({_some(names)})?", is_agreed=yes)
+        for_each(names, delete_one)
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names, for a question."""
+    more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
