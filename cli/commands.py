@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
+from minibroker.cli.examples import add_examples
 from minibroker.cli.terminal import USAGE, Failure
 
 # In the order of the help; the modules are those of `minibroker.cli`.
@@ -51,6 +52,7 @@ def run(arguments: Sequence[str]) -> None:
     try:
         command = typer.main.get_command(app_for(arguments))
         _name_values(command)
+        add_examples(command)
         code = command(list(arguments), prog_name="minibroker", standalone_mode=False)
     except typer.Abort:
         raise Failure("nothing was done") from None

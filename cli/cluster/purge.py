@@ -33,10 +33,7 @@ def purge(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Stop all brokers and remove all their records, topics and settings.
-
-    Example: minibroker cluster purge --data-dir trial --yes
-    """
+    """Stop all brokers and remove all their records, topics and settings."""
     layout = Layout.load(directory)
     if is_dry_run:
         print("".join(f"{path}\n" for path in _made_by(layout)), end="")

@@ -175,8 +175,6 @@ def consume(
 
     TOPIC is a name, or a pattern that begins with ^: of its topics, those that exist now are read;
     a --group reads later ones, too.
-
-    Example: minibroker consume orders '^log-.*' --from-beginning --exit-at-end -J
     """
     patterns = [] if include is None else [f"^(?:{include})$"]
     chosen = some_topics([*(topics or []), *patterns], topic_options)

@@ -180,8 +180,6 @@ def produce(
 
     With -J a line has topic, partition, timestamp, headers, key and value; TOPIC and --partition
     are used instead of the line's. A line without a partition goes where its key belongs.
-
-    Example: minibroker consume orders -o beginning -e -J | minibroker produce copy -J
     """
     from minibroker.cli.data.json_lines import parse_line
     from minibroker.client.options import ProducerOptions, read_options

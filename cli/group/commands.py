@@ -379,8 +379,6 @@ def seek(
     """Set the committed offsets of a group without members.
 
     Creates the group if it does not exist.
-
-    Example: minibroker group seek billing --all-topics --by-duration PT2H --dry-run
     """
     from minibroker.cli.group.seek import GivenTarget, parse_scope, scopes_in, target_of
 

@@ -87,10 +87,7 @@ def create(
         bool, typer.Option("--if-not-exists", help="No error for a topic that exists.")
     ] = False,
 ) -> None:
-    """Create topics, all with the same settings.
-
-    Example: minibroker topic create orders bills --partitions 6 --config retention.ms=86400000
-    """
+    """Create topics, all with the same settings."""
     from minibroker.client import NewTopic
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
@@ -389,7 +386,7 @@ def trim(
 ) -> None:
     """Delete the records of a partition below an offset, on every replica.
 
-    For example `minibroker topic trim events 0 1200`. Deleted records cannot be brought back.
+    Deleted records cannot be brought back.
     """
     topic = one_topic(topic, None)
     with opened_admin(bootstrap, timeout_s) as admin:
@@ -418,8 +415,6 @@ def delete(
 
     TOPIC is a name, or a pattern that begins with ^ and matches from the beginning of a name; an
     internal topic is never matched.
-
-    Example: minibroker topic delete '^trial-.*' --dry-run
     """
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError

@@ -6,8 +6,15 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from minibroker.cli.commands import app_for
+from minibroker.cli.examples import EXAMPLES
 
 COMMANDS = [
     [],
@@ -170,9 +177,38 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
         assert code == 0, command
         assert "Usage:" in shown, command
         assert not re.search(r"<\w", shown), command  # the type of a value
+        is_noun = "COMMAND [ARGS]" in shown
+        assert is_noun or "Examples:\n    minibroker" in shown, command
         assert "…" not in shown, command  # a name that was cut
         assert max(map(len, shown.splitlines())) <= 80, command
         assert not slow.intersection(modules), command
+
+
+def commands_of(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Each command with its name, which may have two words."""
+    below = getattr(command, "commands", {})
+    if not below:
+        yield " ".join(path), command
+    for name, each in below.items():
+        yield from commands_of(each, (*path, name))
+
+
+def test_each_command_has_examples_that_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are parsed, not run; and there is none of a command that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("told.jsonl", "minibroker-cluster", "audit-report"):  # these are looked for
+        (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).touch()
+    commands = dict(commands_of(typer.main.get_command(app_for([]))))
+    assert sorted(EXAMPLES) == sorted(commands)
+    for name, examples in EXAMPLES.items():
+        for example in examples:
+            assert example.startswith(name)
+            assert len(example) <= 64, example  # with its margin, and a prompt before it
+            words = shlex.split(example.removeprefix(name))
+            with commands[name].make_context(name, words) as context:
+                assert context.args == [], example
 
 
 def test_a_wrong_command_is_a_usage_error() -> None:
