@@ -5,6 +5,7 @@ module of the requested noun is imported, and every command imports what it need
 `--help` answers at once, and `topic list` does not import a broker. A test checks that.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -48,9 +49,9 @@ USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run a command and exit. Raises a usage error as `Failure`."""
+    """Run a command and exit, or complete one for a shell. Raises a usage error as `Failure`."""
     try:
-        command = typer.main.get_command(app_for(arguments))
+        command = typer.main.get_command(app_for(_words_to_complete() or arguments))
         _name_values(command)
         add_examples(command)
         code = command(list(arguments), prog_name="minibroker", standalone_mode=False)
@@ -59,6 +60,14 @@ def run(arguments: Sequence[str]) -> None:
     except USAGE_ERROR as error:
         raise _one_line(error) from None
     sys.exit(code)
+
+
+def _words_to_complete() -> list[str]:
+    """Return the words behind `minibroker` that a shell has passed to be completed."""
+    if "_MINIBROKER_COMPLETE" not in os.environ:
+        return []
+    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return words.split()[1:]
 
 
 def _name_values(command: Any) -> None:
@@ -100,7 +109,6 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
         name="minibroker",
         help="A replicated log broker, small enough to read and sound enough to trust.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # its tables cut names of options at 80 columns
         context_settings={"help_option_names": ["-h", "--help"]},
