@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.explain import GROUP, Explain, explain
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,
@@ -167,6 +168,7 @@ def describe(
     state: Annotated[
         bool, typer.Option("--state", help="Coordinator, assignor and state.")
     ] = False,
+    explains: Explain = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
@@ -177,6 +179,8 @@ def describe(
         raise typer.BadParameter("--all-groups and a group's name: give one of them")
     if members and state:
         raise typer.BadParameter("--members and --state: give one of them")
+    if explains and (members or state):
+        raise typer.BadParameter("--explain is about offsets: leave out --members and --state")
     with opened_admin(bootstrap, timeout_s) as admin:
         report = None if named else admin.list_groups()
         described = (
@@ -186,6 +190,8 @@ def describe(
             (_show_members if members else _show_state)(admin, described, output)
         else:
             _show_offsets(admin, described, output, bootstrap, timeout_s)
+    if explains:
+        explain(GROUP)
     if report is not None:
         report_missing(report)
 

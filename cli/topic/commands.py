@@ -14,6 +14,7 @@ import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
 from minibroker.cli.data.topic_metadata import matching_topics
+from minibroker.cli.explain import TOPIC, Explain, explain
 from minibroker.cli.settings import acknowledgement_of, acknowledging_replicas
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
@@ -181,12 +182,15 @@ def describe(
         bool,
         typer.Option("--disk", help="Bytes of each replica, and what retention deletes next."),
     ] = False,
+    explains: Explain = False,
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Show partitions, leaders, replicas and settings, of all topics if none is named."""
-    from minibroker.broker.findings.partitions import Health, awaited
+    from minibroker.broker.findings.partitions import Health
 
     filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
+    if is_of_disk and explains:
+        raise typer.BadParameter("--explain is about partitions: leave out --disk")
     if is_of_disk and any(filters):
         raise typer.BadParameter("--disk shows all replicas: leave out the filters of partitions")
     with opened_admin(bootstrap, timeout_s) as admin:
@@ -200,15 +204,57 @@ def describe(
         compacted = [name for name in names if _is_compacted(configs[name])]
         compactions = compactions_of(admin.describe_replicas(*compacted)) if compacted else {}
     shown = [_description(each, configs[each.name], filters, compactions) for each in topics]
+    _print_topics(shown, topics, output, only_partitions=any(filters))
+    if explains:
+        for each in topics:
+            _explain_partitions(each, configs[each.name])
+        explain(TOPIC)
+
+
+def _print_topics(
+    shown: list[dict[str, object]],
+    topics: "Iterable[TopicMetadata]",
+    output: OutputFormat,
+    *,
+    only_partitions: bool,
+) -> None:
+    """Print topics, and warn of partitions without a leader."""
+    from minibroker.broker.findings.partitions import awaited
+
     if output is OutputFormat.JSON:
         print(json.dumps(shown, indent=2))
         return
     for described in shown:
-        _print_description(described, only_partitions=any(filters))
+        _print_description(described, only_partitions=only_partitions)
     for each in topics:
         for partition in each.partitions:
             if why := awaited(partition):
                 note(f"WARNING: {each.name}-{partition.partition} has no leader ({why})")
+
+
+def _explain_partitions(topic: "TopicMetadata", configs: "Iterable[ConfigDescription]") -> None:
+    """Print what follows for clients where not all is well with a partition."""
+    from minibroker.broker.findings.partitions import health_of, needed_in_sync
+
+    values = {config.name: config.value for config in configs}
+    for each in topic.partitions:
+        health = health_of(each, values)
+        missing = ", ".join(str(node_id) for node_id in each.replicas if node_id not in each.isr)
+        needed = needed_in_sync(len(each.replicas), values)
+        if not health.is_under_replicated and not health.is_unavailable:
+            continue
+        state = f"{len(each.isr)} of {len(each.replicas)} replicas are in sync, not on {missing}"
+        if health.is_unavailable:
+            effect = "it has no leader, so nobody can write or read it"
+        elif health.is_under_min_isr:
+            effect = (
+                f"acks=all needs {needed} ({MIN_ISR}) and is refused; what is committed is read"
+            )
+        elif health.is_at_min_isr:
+            effect = f"acks=all needs {needed} ({MIN_ISR}); one less, and it is refused"
+        else:
+            effect = f"acks=all needs {needed} ({MIN_ISR}) and works"
+        note(f"{topic.name}-{each.partition}: {state}; {effect}")
 
 
 def _print_disk(admin: "Admin", topics: "Iterable[TopicMetadata]", output: OutputFormat) -> None:
