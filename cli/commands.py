@@ -34,6 +34,7 @@ MODULES: Final[Mapping[str, str]] = {
     "log": "log.commands",
     "health": "broker.health",
     "doctor": "doctor.commands",
+    "top": "top",
     "lab": "lab",
     "audit": "audit.commands",
     "bench": "bench.commands",
@@ -63,11 +64,13 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _words_to_complete() -> list[str]:
-    """Return the words behind `minibroker` that a shell has passed to be completed."""
+    """Return the words behind `minibroker` that a shell has passed to be completed; none while the
+    first of them is typed."""
     if "_MINIBROKER_COMPLETE" not in os.environ:
         return []
-    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    return words.split()[1:]
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = typed.split(" ")[1:]
+    return words if len(words) > 1 else []
 
 
 def _name_values(command: Any) -> None:

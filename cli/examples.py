@@ -20,6 +20,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "health": ("health --ready", "health -b host-1,host-2 --ready"),
     "doctor": ("doctor -b host-1", "doctor --format json"),
+    "top": ("top", "top -n 2 --interval-s 10 --rows 5"),
     "cluster up": ("cluster up -n 3", "cluster up -n 1 --data-dir trial --detach"),
     "cluster down": ("cluster down", "cluster down --data-dir trial"),
     "cluster status": ("cluster status --format json",),

@@ -160,7 +160,8 @@ def some_topics(arguments: list[str] | None, options: list[str] | None) -> Topic
     `^`. A pattern matches from the beginning of a name, as `Consumer.subscribe` has it."""
     from minibroker.protocol.topic_names import is_topic_name
 
-    given = [*dict.fromkeys([*(arguments or []), *(options or [])])]
+    named: list[str] = [*(arguments or []), *(options or [])]
+    given = list(dict.fromkeys(named))
     if not given:
         raise typer.BadParameter("name a topic: TOPIC or --topic TOPIC")
     names = [one for one in given if not one.startswith("^")]
