@@ -13,6 +13,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+BUILDER := build/builder
 VERSION = $(shell sed -n 's/^__version__.*= "\(.*\)"$$/\1/p' package/__init__.py)
 # What mypy looks at.
 TYPED := minibroker
@@ -29,6 +30,9 @@ LOCK = $(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-ve
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
+
+NO_PYTHON = minibroker needs Python 3.11 or newer with its venv module (on Debian: apt install \
+	python3.11-venv); or say make PYTHON=/path/to/python
 
 .PHONY: demo demo-etcd demo-audit check test lint style types mypy pyright quick $(QUICK) soak bench bench-kafka wheel \
 	release-check images images-check locks \
@@ -82,9 +86,18 @@ bench: installed
 bench-kafka: installed
 	$(BIN)/python -m tests.bench.against_kafka
 
-wheel: installed
+# In an environment of its own, without the libraries of tests and audit, of which Spark and Java
+# take most.
+wheel: $(BUILDER)/ready
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation
+	$(BUILDER)/bin/python -m build --no-isolation
+
+$(BUILDER)/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 1; }
+	rm -rf $(BUILDER)
+	"$(PYTHON)" -m venv $(BUILDER)
+	$(BUILDER)/bin/pip install --quiet --disable-pip-version-check build 'setuptools>=77'
+	touch $@
 
 # What .github/workflows/release.yml checks before it publishes; `make release-check TAG=v0.1.0`
 # also says whether that tag may be set.
@@ -110,8 +123,7 @@ installed: $(READY)
 	@$(BIN)/python -m tests.installed
 
 $(READY): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "minibroker needs Python 3.11 or newer with its venv module" \
-		"(on Debian: apt install python3.11-venv); or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	@# setuptools warns of folders named like packages; here they are the packages.

@@ -38,6 +38,8 @@ name that begins with another one's stands in quotes, for it cannot be a value a
 
 A name that does not exist is an error in a flag or a file, with the nearest that does. In the
 environment it is one warning for all of them, so that a compose file written for Kafka comes up.
+In a file such a warning names the properties that only Kafka has: a stock `server.properties`
+starts a broker. Those that protect something (`ssl.`, `authorizer.class.name`) stay errors.
 
 `minibroker config check FILE` says all that is wrong with a file, the environment and its `--set`
 together, one problem a line, with exit code 2, and starts nothing. Of many problems of one kind it

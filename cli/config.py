@@ -12,8 +12,8 @@ from minibroker.cli.settings import (
     ConfigFile,
     Settings,
     given_settings,
+    joined_settings,
     load_settings,
-    read_file,
 )
 from minibroker.cli.terminal import USAGE, Format, OutputFormat, note
 
@@ -69,7 +69,7 @@ def check(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]",
+            metavar="FILE",
             help="File, as for `minibroker start --config`; default: environment and --set alone.",
             show_default=False,
         ),
@@ -80,10 +80,10 @@ def check(
 
     The environment and --set are looked at with the file, as `minibroker start` joins them.
     """
-    from minibroker.broker.config import ConfigError, load
+    from minibroker.broker.config import ConfigError
 
     try:
-        loaded = load(read_file(file), os.environ, given_settings(settings))
+        loaded = joined_settings(file, given_settings(settings))
         problems = _missing_files(loaded.config)
     except ConfigError as error:
         problems = list(error.problems)

@@ -50,8 +50,9 @@ def _end_at_signal() -> None:
 def _run(arguments: list[str]) -> None:
     import logging
 
-    from minibroker.cli.commands import app_for
-    from minibroker.cli.terminal import Failure, failures_as_one_line
+    from minibroker.cli.commands import run
+    from minibroker.cli.kafka_form import meant_command
+    from minibroker.cli.terminal import USAGE, Failure, failures_as_one_line
 
     # The client's warnings (`start` sets another format for the broker's lines).
     logging.basicConfig(level=logging.WARNING, format="%% %(message)s")
@@ -61,4 +62,6 @@ def _run(arguments: list[str]) -> None:
                 "a broker needs Linux or macOS: on Windows, run it in WSL (Windows Subsystem for"
                 " Linux); clients work here and can connect to it"
             )
-        app_for(arguments)()
+        if command := meant_command(arguments):
+            raise Failure(f"the form of Kafka's tool; here it is: {command}", USAGE)
+        run(arguments)

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from minibroker.cli.kafka_properties import foreign_properties
 from minibroker.cli.terminal import USAGE, Failure, note, pairs
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 TOML: Final = ".toml"
 FILE_BYTES_MAX: Final = 1 << 20
 FILES: Final = ("server.properties", f"server{TOML}")  # the names that are tried in a directory
+
+# How `load` begins its one warning, about what has no effect in the environment.
+LEFT_OUT: Final = "without meaning here, and left out: "
 
 # What an acknowledgement means with each value of `flush`, for users.
 ACKNOWLEDGED = {
@@ -60,10 +65,10 @@ def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
 
     A bad setting is a usage error.
     """
-    from minibroker.broker.config import ConfigError, load
+    from minibroker.broker.config import ConfigError
 
     try:
-        loaded = load(read_file(file), os.environ, settings)
+        loaded = joined_settings(file, settings)
     except ConfigError as error:
         more = " names all problems" if len(error.problems) > 1 else ""
         look = f"`minibroker config check`{more}" if more else "`minibroker config show` lists all"
@@ -71,6 +76,21 @@ def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
     for warning in loaded.warnings:
         note(f"WARNING: {warning}")
     return loaded
+
+
+def joined_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
+    """Join flags, environment, file and defaults. Names that only Kafka has are left out of the
+    file, with a warning. Raises `ConfigError`."""
+    from minibroker.broker.config import load
+
+    given = read_file(file)
+    foreign = foreign_properties(given)
+    known = {name: value for name, value in given.items() if name not in foreign}
+    loaded = load(known, os.environ, settings)
+    if not foreign:
+        return loaded
+    others = [warning.removeprefix(LEFT_OUT) for warning in loaded.warnings]
+    return replace(loaded, warnings=(LEFT_OUT + ", ".join([*foreign, *others]),))
 
 
 def read_file(path: Path | None) -> Mapping[str, str]:

@@ -6,13 +6,14 @@ code 1; only a bug shows a traceback. Usage errors are typer's, with exit code 2
 """
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -41,6 +42,18 @@ class Interrupted(BaseException):
         self.exit_code = 128 + signal_number
 
 
+class TopicNames(NamedTuple):
+    """The topics that a command names; `pattern` matches `names` too, None without a pattern."""
+
+    names: list[str]
+    pattern: re.Pattern[str] | None
+
+    @property
+    def shown(self) -> str:
+        """The names, or the pattern, for a message."""
+        return ", ".join(self.names) if self.pattern is None else repr(self.pattern.pattern)
+
+
 class OutputFormat(StrEnum):
     """The output format of `list` and `describe`."""
 
@@ -55,19 +68,31 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT",
-        envvar=BOOTSTRAP_VARIABLE,  # the help at 80 columns would cut a longer name
-        help="Broker to connect to; several are joined by commas.",
+        envvar=BOOTSTRAP_VARIABLE,
+        help="Broker to connect to, at port 9092 without a port; several are joined by commas.",
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Shape of the output.")]
+TopicArguments = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", show_default=False)]
+TopicOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        help="The same as TOPIC; may be repeated.",
+        show_default=False,
+    ),
+]
 TopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False)]
 TopicOption = Annotated[
     str | None,
-    typer.Option("--topic", metavar="TOPIC", help="The same as TOPIC.", show_default=False),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="The same as TOPIC.", show_default=False),
 ]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="S", min=0.001, help="Time limit in seconds.")
 ]
+NO_TOPIC = "{!r} is no topic name, which has letters, digits, '.', '_' and '-'"
 DEFAULT_TIMEOUT_S = 10.0
 API_TIMEOUT_MS = "10000"  # for commands, if a broker does not answer; clients wait a minute
 
@@ -126,11 +151,44 @@ def one_topic(argument: str | None, option: str | None) -> str:
 
     name = one_name("topic", argument, option)
     if not is_topic_name(name):
-        raise typer.BadParameter(
-            f"{printable(name)!r} is no topic name, which has letters, digits, '.', '_' and '-':"
-            " name one topic, not several and no pattern"
-        )
+        raise typer.BadParameter(f"{NO_TOPIC.format(printable(name))}: name one topic, no pattern")
     return name
+
+
+def some_topics(arguments: list[str] | None, options: list[str] | None) -> TopicNames:
+    """Return the topics, given as arguments or as options: names, and patterns, which begin with
+    `^`. A pattern matches from the beginning of a name, as `Consumer.subscribe` has it."""
+    from minibroker.protocol.topic_names import is_topic_name
+
+    named: list[str] = [*(arguments or []), *(options or [])]
+    given = list(dict.fromkeys(named))
+    if not given:
+        raise typer.BadParameter("name a topic: TOPIC or --topic TOPIC")
+    names = [one for one in given if not one.startswith("^")]
+    for name in names:
+        if not is_topic_name(name):
+            text = NO_TOPIC.format(printable(readable(name, "the topic's name")))
+            raise typer.BadParameter(f"{text}: give each name by itself; a pattern begins with ^")
+    patterns = [readable(one, "the pattern") for one in given if one.startswith("^")]
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise typer.BadParameter(
+                f"{printable(pattern)!r} is no regular expression: {error}"
+            ) from None
+    if not patterns:
+        return TopicNames(names, None)
+    whole = [f"^{re.escape(name)}$" for name in names]
+    return TopicNames(names, re.compile("|".join([*patterns, *whole])))
+
+
+def topic_names(arguments: list[str] | None, options: list[str] | None) -> list[str]:
+    """Return the topics, given as arguments or as options, each once; none may be a pattern."""
+    chosen = some_topics(arguments, options)
+    if chosen.pattern is not None:
+        raise typer.BadParameter("a pattern, which begins with ^, has no place here: give names")
+    return chosen.names
 
 
 def one_name(noun: str, argument: str | None, option: str | None) -> str:

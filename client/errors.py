@@ -15,6 +15,11 @@ from minibroker.protocol.types import TopicPartition
 NAME_CHARS_MAX: Final = 60  # of a group or a transactional id in a message
 
 
+def reason_of(error: Exception) -> str:
+    """Return the text of an error, without the system's number for it."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 class ConfigError(ValueError):
     """An option that does not exist, has a value that it may not have, or contradicts another."""
 

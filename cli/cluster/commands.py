@@ -27,6 +27,7 @@ from minibroker.cli.cluster.layout import (
     layout_for,
 )
 from minibroker.cli.cluster.process import Broker, State, wait_for
+from minibroker.cli.cluster.purge import purge
 from minibroker.cli.cluster.roll import roll
 from minibroker.cli.cluster.up import StopSignals, watch
 from minibroker.cli.cluster.up import start as start_brokers
@@ -153,6 +154,7 @@ def status(directory: DataDir = DEFAULT_DIRECTORY, output: Format = OutputFormat
 
 app.command("describe")(describe)
 app.command("export")(export)
+app.command("purge")(purge)
 app.command("roll")(roll)
 app.command("upgrade")(upgrade)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli.cluster.layout import DEFAULT_DIRECTORY, Layout
+from minibroker.cli.explain import CLUSTER, Explain, explain
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,
@@ -53,6 +54,7 @@ def describe(
     *,
     bootstrap: Bootstrap = "",
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    explains: Explain = False,
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Show live brokers, the controller, and partitions that are not well.
@@ -80,6 +82,8 @@ def describe(
         "brokers": _brokers(cluster, topics, report, node_ids),
     }
     print(json.dumps(described, indent=2) if output is OutputFormat.JSON else _text(described))
+    if explains:
+        explain(CLUSTER)
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:

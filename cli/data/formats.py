@@ -7,7 +7,7 @@ the escapes `\n`, `\r`, `\t`, `\\`, `\xHH`. A null key or value prints nothing; 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -60,15 +60,18 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def compile_format(text: str) -> Piece:
-    """Return a function that formats a record. Raises `FormatError`, which names the bad token."""
+def compile_format(text: str, null: bytes = b"") -> Piece:
+    """Return a function that formats a record; `null` is printed for a null key or value.
+
+    Raises `FormatError`, which names the bad token.
+    """
     pieces: list[Piece] = []
     position = 0
     for match in TOKEN.finditer(text):
         if match.start() > position:
             pieces.append(_constant(_bytes(text[position : match.start()])))
         position = match.end()
-        pieces.append(_piece(match))
+        pieces.append(_piece(match, null))
     if position < len(text):
         pieces.append(_constant(_bytes(text[position:])))
     if len(pieces) == 1:
@@ -76,7 +79,7 @@ def compile_format(text: str) -> Piece:
     return lambda record: b"".join([piece(record) for piece in pieces])
 
 
-def _piece(match: re.Match[str]) -> Piece:
+def _piece(match: re.Match[str], null: bytes) -> Piece:
     token, hexadecimal, escape = match.groups()
     if hexadecimal is not None:
         return _constant(bytes.fromhex(hexadecimal))
@@ -84,30 +87,14 @@ def _piece(match: re.Match[str]) -> Piece:
         return _constant(ESCAPES[escape])
     if token == "%":
         return _constant(b"%")
+    if null and token == "k":
+        return lambda record: null if record.key is None else record.key
+    if null and token == "s":
+        return lambda record: null if record.value is None else record.value
     if token is not None and token in PIECES:
         return PIECES[token]
     known = " ".join(f"%{name}" for name in PIECES)
     raise FormatError(f"{match.group()!r} is no format token; there are {known} %%")
-
-
-def format_of(properties: Mapping[str, str]) -> str:
-    """Return the format string for `print.key=true` and other properties of Kafka's consumer."""
-    tokens = {"print.timestamp": "%T", "print.partition": "%p", "print.offset": "%o"}
-    tokens |= {"print.headers": "%h", "print.key": "%k", "print.value": "%s"}
-    separators = {"key.separator": r"\t", "line.separator": r"\n"}
-    known = tokens.keys() | separators.keys()
-    for name in properties:
-        if name not in known:
-            raise FormatError(f"unknown property {name!r}; there are {', '.join(sorted(known))}")
-        if name in tokens and properties[name] not in ("true", "false"):
-            raise FormatError(f"{name} is true or false, not {properties[name]!r}")
-    default = {"print.value": "true"}
-    wanted = [
-        token for name, token in tokens.items() if {**default, **properties}.get(name) == "true"
-    ]
-    given = {name: text for name, text in properties.items() if name in separators}
-    separators |= {name: text.replace("%", "%%") for name, text in given.items()}
-    return separators["key.separator"].join(wanted) + separators["line.separator"]
 
 
 class Start(NamedTuple):
@@ -126,7 +113,12 @@ def parse_offset(text: str) -> Start:
     if re.fullmatch(r"-?\d+", text):
         number = _long(text)
         return Start("tail", -number) if text.startswith("-") else Start("offset", number)
-    raise FormatError(f"{text!r} is no offset: beginning, end, N, -N or s@TIME")
+    raise FormatError(f"{text!r} is no offset: beginning, end, N, -N, s@TIME or e@TIME")
+
+
+def parse_end(text: str) -> int | None:
+    """Return the time in ms of `e@TIME`, where reading ends; None for a text of another form."""
+    return _time_ms(text.removeprefix("e@")) if text.startswith("e@") else None
 
 
 def _long(text: str) -> int:

@@ -1,5 +1,8 @@
 """`minibroker produce TOPIC`: each line of a file or of stdin becomes a record.
 
+A line is a value, perhaps with headers and a key before it, or a whole record as JSON, as
+`consume --format json` prints it.
+
 Exit code 0 means that all records are acknowledged. SIGINT or SIGTERM stops reading, delivers what
 was read, and ends with 130 or 143, because not all of the input was sent. In every case it prints
 how many records were delivered.
@@ -11,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
-from minibroker.cli.data.topic_metadata import find_topic, offline_partitions
+from minibroker.cli.data.topic_metadata import admin_of, find_topic, offline_partitions
 from minibroker.cli.terminal import (
     API_TIMEOUT_MS,
     Bootstrap,
@@ -30,17 +34,29 @@ from minibroker.cli.terminal import (
     note,
     one_topic,
     pairs,
+    printable,
+    readable,
 )
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from minibroker.cli.data.json_lines import InputRecord
     from minibroker.client import Delivery
     from minibroker.client.blocking import Producer
     from minibroker.protocol.messages.metadata import TopicMetadata
 
 PROGRESS_EVERY_LINES = 5_000
 PROGRESS_AFTER_S = 1.0
+TAKES_NOTHING = "takes nothing: what goes there waits for a leader"
+
+
+class LineFormat(StrEnum):
+    """What a line of the input is."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 File = Annotated[Path | None, typer.Option("--file", "-l", help="File to read; default: stdin.")]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="One key for all records.")]
@@ -51,9 +67,46 @@ KeyDelimiter = Annotated[
 Partition = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, help="Partition for all records.")
 ]
-Acks = Annotated[str, typer.Option("--acks", help="Acknowledgements to wait for: all, 1 or 0.")]
+Acks = Annotated[
+    str,
+    typer.Option(
+        "--acks", "--request-required-acks", help="Acknowledgements to wait for: all, 1 or 0."
+    ),
+]
 Compression = Annotated[
-    str, typer.Option("--compression", "-z", help="Codec: none, gzip, snappy, lz4 or zstd.")
+    str,
+    typer.Option(
+        "--compression",
+        "--compression-codec",
+        "-z",
+        help="Codec: none, gzip, snappy, lz4 or zstd.",
+    ),
+]
+Format = Annotated[
+    LineFormat,
+    typer.Option("--format", help="What a line is: a text, or a record as `consume -J` prints it."),
+]
+IsJson = Annotated[bool, typer.Option("-J", help="The same as --format json.")]
+HeaderTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        "-H",
+        metavar="NAME=VALUE",
+        help="Header of all records; NAME alone is a null. May be repeated.",
+        show_default=False,
+    ),
+]
+EmptyIsNull = Annotated[bool, typer.Option("-Z", help="Send an empty value or key as null.")]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        "--reader-property",
+        metavar="NAME=VALUE",
+        help="Kafka's parse.key=true and such.",
+        show_default=False,
+    ),
 ]
 Options = Annotated[
     list[str] | None,
@@ -92,7 +145,8 @@ class Tally:
                 note(f"{lines} without the key delimiter, sent without a key")
             rate = f" ({self.delivered / seconds:,.0f} a second)" if seconds > 1 else ""
             delivered = counted(self.delivered, "record")
-            note(f"{delivered} delivered to {sender.topic} in {seconds:.1f} s{rate}")
+            to = f" to {sender.topic}" if sender.topic is not None else ""
+            note(f"{delivered} delivered{to} in {seconds:.1f} s{rate}")
 
     def count(self, delivery: "Delivery") -> None:
         """Count the records of one batch."""
@@ -114,23 +168,48 @@ def produce(
     partition: Partition = None,
     acks: Acks = "all",
     compression: Compression = "none",
+    line_format: Format = LineFormat.TEXT,
+    is_json: IsJson = False,
+    headers: HeaderTexts = None,
+    empty_is_null: EmptyIsNull = False,
+    properties: Properties = None,
     options: Options = None,
     ledger: LedgerFile = None,
 ) -> None:
-    """Send lines as records, and wait until all are acknowledged."""
-    from minibroker.client.blocking import Producer
-    from minibroker.client.ledger import Ledger
+    """Send lines as records, and wait until all are acknowledged.
+
+    With -J a line has topic, partition, timestamp, headers, key and value; TOPIC and --partition
+    are used instead of the line's. A line without a partition goes where its key belongs.
+    """
+    from minibroker.cli.data.json_lines import parse_line
     from minibroker.client.options import ProducerOptions, read_options
 
-    name = one_topic(topic, topic_option)
+    is_json = is_json or line_format is LineFormat.JSON
+    given = Given(key, key_delimiter, headers or [], empty_is_null, properties or [])
+    name = None if is_json and topic is topic_option is None else one_topic(topic, topic_option)
+    if is_json and given != Given(None, None, [], False, []):
+        raise typer.BadParameter("a line of JSON has its key and headers: leave out -k -K -H -Z")
+    parse = parse_line if is_json else _parser(given)
+    sender = Sender(name, partition, parse, has_keys=not is_json and key_delimiter is not None)
     config = {
         "bootstrap.servers": bootstrap,
         "acks": acks,
         "compression.type": compression,
         **pairs(options or [], "--producer-property"),
     }
+    read_options(ProducerOptions, None, config)
+    _produce(sender, config, file, ledger)
+
+
+def _produce(
+    sender: "Sender", config: dict[str, str], file: Path | None, ledger: Path | None
+) -> None:
+    """Send the input, and raise `Failure` for records that were not delivered."""
+    from minibroker.client.blocking import Producer
+    from minibroker.client.ledger import Ledger
+    from minibroker.client.options import ProducerOptions, read_options
+
     tally = Tally()
-    sender = Sender(name, partition, *_key_or_delimiter(key, key_delimiter))
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         source = stack.enter_context(_input(file))
@@ -138,10 +217,15 @@ def produce(
         # Before the ledger is opened: the producer refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
         read = read_options(ProducerOptions, None, config)
-        defaults = {"max.block.ms": API_TIMEOUT_MS}
-        found = find_topic(name, partition, defaults | config, "max.block.ms")
-        offline_partitions(found, partition, "takes nothing: what goes there waits for a leader")
-        _warn_of_few_copies(found, read.acks)
+        limited = {"max.block.ms": API_TIMEOUT_MS} | config
+        if sender.topic is None:
+            with admin_of(limited, "max.block.ms") as admin:
+                admin.list_topics()  # fails soon if no broker answers
+        else:
+            found = find_topic(sender.topic, sender.partition, limited, "max.block.ms")
+            known = [found] if found is not None else []
+            offline_partitions(known, sender.partition, TAKES_NOTHING)
+            _warn_of_few_copies(found, read.acks)
         stack.enter_context(tally.reported(sender))
         if ledger:
             kept = Ledger(ledger, read, _now_ms)
@@ -167,13 +251,50 @@ def _warn_of_few_copies(found: "TopicMetadata | None", acks: int) -> None:
         )
 
 
-def _key_or_delimiter(key: str | None, delimiter: str | None) -> tuple[bytes | None, bytes]:
-    if delimiter == "":
+class Given(NamedTuple):
+    """The options that say what of a line of text is its key, its headers and its value."""
+
+    key: str | None
+    key_delimiter: str | None
+    headers: list[str]
+    empty_is_null: bool
+    properties: list[str]
+
+
+def _parser(given: Given) -> "Callable[[bytes], InputRecord]":
+    """Return what makes a record of a line of text. Raises `typer.BadParameter`."""
+    from minibroker.cli.data.console_properties import line_parser
+    from minibroker.cli.data.formats import FormatError
+
+    if given.key_delimiter == "":
         raise typer.BadParameter("--key-delimiter is empty: no line can be split by it")
-    if key is not None and delimiter is not None:
+    if given.key is not None and given.key_delimiter is not None:
         raise typer.BadParameter("--key and --key-delimiter both say what the key is: name one")
-    split = (delimiter or "").replace("\\t", "\t")
-    return None if key is None else _bytes(key), _bytes(split)
+    properties = pairs(given.properties, "--property")
+    if "parse.key" in properties and (given.key is not None or given.key_delimiter is not None):
+        raise typer.BadParameter("parse.key, --key and --key-delimiter are one too many: name one")
+    if given.empty_is_null and "null.marker" in properties:
+        raise typer.BadParameter("-Z and null.marker both say what is null: name one")
+    try:
+        parser = line_parser(properties)
+    except FormatError as error:
+        raise typer.BadParameter(str(error)) from None
+    if given.key_delimiter is not None:
+        split = _bytes(given.key_delimiter.replace("\\t", "\t"))
+        parser = parser._replace(key_separator=split, is_strict=False)
+    if given.empty_is_null:
+        parser = parser._replace(null_marker=b"")
+    if given.key is not None:
+        parser = parser._replace(key=_bytes(given.key))
+    return parser._replace(headers=[*map(_header, given.headers)]).parse
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    """Return a header given as NAME=VALUE; NAME alone has a null."""
+    name, found, value = text.partition("=")
+    if not name:
+        raise typer.BadParameter(f"--header takes NAME=VALUE or NAME, not {printable(text)!r}")
+    return readable(name, "a header's name"), _bytes(value) if found else None
 
 
 def _bytes(text: str) -> bytes:
@@ -203,28 +324,37 @@ def _now_ms() -> int:
 
 
 class Sender:
-    """Sends each line as a record."""
+    """Sends each line as a record.
+
+    `topic` None: that of each record. `partition` None: that of the record, if it has one.
+    `has_keys`: lines without a key are counted.
+    """
 
     def __init__(
-        self, topic: str, partition: int | None, key: bytes | None, delimiter: bytes
+        self,
+        topic: str | None,
+        partition: int | None,
+        parse: "Callable[[bytes], InputRecord]",
+        *,
+        has_keys: bool,
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.key = key
-        self.delimiter = delimiter
         self.without_key = 0
+        self._parse = parse
+        self._has_keys = has_keys
 
     def send(self, producer: "Producer", line: bytes) -> None:
         """Send a line, without the line feed at its end; waits while the buffer is full."""
-        value = line[:-1] if line.endswith(b"\n") else line
-        key = self.key
-        if self.delimiter:
-            before, found, after = value.partition(self.delimiter)
-            if found:
-                key, value = before, after
-            else:
-                self.without_key += 1
-        producer.send(self.topic, value, key, partition=self.partition)
+        record = self._parse(line[:-1] if line.endswith(b"\n") else line)
+        self.without_key += self._has_keys and record.key is None
+        topic = self.topic or record.topic
+        if topic is None:
+            raise ValueError("the record has no topic: name one as TOPIC")
+        partition = self.partition if self.partition is not None else record.partition
+        producer.send(
+            topic, record.value, record.key, record.headers, partition, record.timestamp_ms
+        )
 
 
 def _send_all(producer: "Producer", sender: Sender, source: IO[bytes]) -> Interrupted | None:

@@ -1,5 +1,6 @@
-"""The readers of `consume`: some partitions of a topic, or those assigned by a group."""
+"""The readers of `consume`: some partitions of topics, or those assigned by a group."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,21 @@ if TYPE_CHECKING:
 
 
 class PartitionReader:
-    """Reads these partitions of a topic, independently of all other consumers."""
+    """Reads these partitions, independently of all other consumers.
 
-    def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
+    `until_ms`: it reads each partition up to its first record of this time (ms since 1970) or a
+    later one.
+    """
+
+    def __init__(
+        self,
+        consumer: "Consumer",
+        names: Sequence[TopicPartition],
+        until_ms: int | None = None,
+    ) -> None:
         self._consumer = consumer
         self._names = names
+        self._until_ms = until_ms
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self, start: "Start") -> None:
@@ -26,13 +37,19 @@ class PartitionReader:
         if not names:
             raise Failure("nothing can be read; the broker's log says why")
         consumer.assign(names)
-        self._ends = consumer.end_offsets(*names)
+        ends = self._ends = consumer.end_offsets(*names)
+        if self._until_ms is not None:
+            self._ends = {**ends}
+            times = dict.fromkeys(names, self._until_ms)
+            for name, found in consumer.offsets_for_times(times).items():
+                if found is not None:
+                    self._ends[name] = min(found.offset, ends[name])
         if start.kind == "time":
             consumer.seek_to_time(start.number)
             return
         beginnings = consumer.beginning_offsets(*names)
         for name in names:
-            first, end = beginnings[name], self._ends[name]
+            first, end = beginnings[name], ends[name]
             offset = {
                 "beginning": first,
                 "end": end,
@@ -53,15 +70,30 @@ class PartitionReader:
         """Whether everything was read that was there at the beginning."""
         return all((self._consumer.position(name) or 0) >= end for name, end in self._ends.items())
 
+    def wanted(self, records: "list[ConsumerRecord]") -> "list[ConsumerRecord]":
+        """Return the records before the time at which reading ends."""
+        if self._until_ms is None:
+            return records
+        return [one for one in records if one.offset < self._ends[TopicPartition(*one[:2])]]
+
     def return_unprinted(self, records: "Sequence[ConsumerRecord]") -> None:
         """Do nothing with records that were read and not printed: nothing is committed."""
 
 
 class GroupReader:
-    """Reads the partitions that the group assigns to this member, and prints changes to stderr."""
+    """Reads the partitions that the group assigns to this member, and prints changes to stderr.
 
-    def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
+    `names` are the partitions of the topics as of now.
+    """
+
+    def __init__(
+        self,
+        consumer: "Consumer",
+        names: Sequence[TopicPartition],
+        pattern: re.Pattern[str] | None,
+    ) -> None:
         self._consumer = consumer
+        self._pattern = pattern
         self._names = names
         self._ends: dict[TopicPartition, int] = {}
 
@@ -70,8 +102,9 @@ class GroupReader:
         if not self._names:
             raise Failure("nothing can be read; the broker's log says why")
         self._ends = self._consumer.end_offsets(*self._names)
+        topics = sorted({name.topic for name in self._names})
         self._consumer.subscribe(
-            *{name.topic for name in self._names},
+            self._pattern or topics,
             on_assigned=lambda names: _name_partitions("assigned", names),
             on_revoked=lambda names: _name_partitions("given back", names),
             on_lost=lambda names: _name_partitions("lost", names),
@@ -79,6 +112,10 @@ class GroupReader:
 
     def warn_of_offsets_beyond(self) -> None:
         """Do nothing: `group describe` warns of the group's offsets."""
+
+    def wanted(self, records: "list[ConsumerRecord]") -> "list[ConsumerRecord]":
+        """Return all: a group knows no time at which reading ends."""
+        return records
 
     def return_unprinted(self, records: "Sequence[ConsumerRecord]") -> None:
         """Seek back to records that were read and not printed, so that they are not committed."""

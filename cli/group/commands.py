@@ -6,12 +6,15 @@ refuses while the group has members, whose next commit would undo the change.
 """
 
 import json
+import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.explain import GROUP, Explain, explain
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,
@@ -28,6 +31,7 @@ from minibroker.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.cli.group.seek import Move, Scope, Target
     from minibroker.client import GroupDescription, GroupsReport
     from minibroker.client.blocking import Admin
 
@@ -70,6 +74,27 @@ Time = Annotated[
 Shift = Annotated[
     int | None,
     typer.Option("--shift-by", metavar="N", help="N records forward, or back with -N."),
+]
+Duration = Annotated[
+    str | None,
+    typer.Option(
+        "--by-duration",
+        metavar="PnDTnHnMnS",
+        help="First record at or after so long ago, for example PT90M.",
+        show_default=False,
+    ),
+]
+OffsetsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-file",
+        metavar="FILE",
+        help="Offsets in lines TOPIC,PARTITION,OFFSET, as --export prints them.",
+        show_default=False,
+    ),
+]
+Export = Annotated[
+    bool, typer.Option("--export", help="Print the new offsets in lines for --from-file.")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="No change, only a list of what would change.")
@@ -143,6 +168,7 @@ def describe(
     state: Annotated[
         bool, typer.Option("--state", help="Coordinator, assignor and state.")
     ] = False,
+    explains: Explain = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
@@ -153,6 +179,8 @@ def describe(
         raise typer.BadParameter("--all-groups and a group's name: give one of them")
     if members and state:
         raise typer.BadParameter("--members and --state: give one of them")
+    if explains and (members or state):
+        raise typer.BadParameter("--explain is about offsets: leave out --members and --state")
     with opened_admin(bootstrap, timeout_s) as admin:
         report = None if named else admin.list_groups()
         described = (
@@ -162,6 +190,8 @@ def describe(
             (_show_members if members else _show_state)(admin, described, output)
         else:
             _show_offsets(admin, described, output, bootstrap, timeout_s)
+    if explains:
+        explain(GROUP)
     if report is not None:
         report_missing(report)
 
@@ -342,47 +372,60 @@ def seek(
         int | None, typer.Option("--to-offset", metavar="N", min=0, help="This offset.")
     ] = None,
     to_datetime: Time = None,
+    by_duration: Duration = None,
     shift_by: Shift = None,
+    from_file: OffsetsFile = None,
     dry_run: DryRun = False,
     execute: Annotated[bool, typer.Option("--execute", help="The default; Kafka's flag.")] = False,
+    export: Export = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Set the committed offsets of a group without members.
 
-    Creates the group if it does not exist."""
-    from minibroker.cli.group.seek import (
-        HEADS,
-        parse_scope,
-        partitions_in,
-        plan,
-        scopes_of,
-        target_of,
-    )
+    Creates the group if it does not exist.
+    """
+    from minibroker.cli.group.seek import GivenTarget, parse_scope, scopes_in, target_of
 
     name = one_name("group", group, group_option)
-    target = target_of(
-        earliest=to_earliest, latest=to_latest, offset=to_offset, time=to_datetime, shift=shift_by
-    )
     if dry_run and execute:
         raise typer.BadParameter("--dry-run and --execute contradict each other")
-    if bool(topics) == all_topics:
+    if from_file is not None and (topics or all_topics):
+        raise typer.BadParameter("--from-file names the topics: leave out --topic and --all-topics")
+    given = (to_earliest, to_latest, to_offset, to_datetime, shift_by, by_duration, from_file)
+    target = target_of(GivenTarget(*given), name, time.time_ns() // 1_000_000)
+    if from_file is None and bool(topics) == all_topics:
         raise typer.BadParameter("say of which topics: --topic TOPIC, or --all-topics")
-    scopes = [parse_scope(text) for text in topics or []]
+    scopes = [parse_scope(text) for text in topics or []] or scopes_in(target.offsets)
     with opened_admin(bootstrap, timeout_s) as admin:
-        _refuse_members(admin, name)
-        committed = admin.committed_offsets(name)
-        partitions = partitions_in(admin, scopes or scopes_of(admin, committed))
-        moves = plan(admin, name, target, partitions, committed)
+        moves = _moves(admin, name, target, scopes)
         if not dry_run:
             admin.commit_offsets(name, {move[1:3]: move.new_offset for move in moves})
-    if output is OutputFormat.JSON:
+    _print_moves(moves, output, export=export)
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+
+
+def _moves(admin: "Admin", group: str, target: "Target", scopes: "Sequence[Scope]") -> "list[Move]":
+    """Return what a seek changes. Raises `Failure`."""
+    from minibroker.cli.group.seek import partitions_in, plan, scopes_of
+
+    _refuse_members(admin, group)
+    committed = admin.committed_offsets(group)
+    partitions = partitions_in(admin, scopes or scopes_of(admin, committed))
+    return plan(admin, group, target, partitions, committed)
+
+
+def _print_moves(moves: "Sequence[Move]", output: OutputFormat, *, export: bool) -> None:
+    from minibroker.cli.group.seek import HEADS
+
+    if export:
+        print("".join(f"{one.topic},{one.partition},{one.new_offset}\n" for one in moves), end="")
+    elif output is OutputFormat.JSON:
         print(json.dumps([move._asdict() for move in moves], indent=2))
     else:
         print(in_columns(HEADS, moves), end="")
-    if dry_run:
-        note("nothing was changed (--dry-run)")
 
 
 def _refuse_members(admin: "Admin", name: str) -> None:

@@ -4,7 +4,10 @@ A requested offset may lie outside the log; then the nearest offset inside is us
 so. A shift counts from the committed offset, so a partition without one is left unchanged.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from minibroker.client import OffsetAndMetadata
     from minibroker.client.blocking import Admin
 
+DURATION: Final = re.compile(
+    r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,8})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,3})?)S)?)?"
+)
+NUMBER: Final = re.compile(r"[0-9]{1,18}")
 HEADS: Final = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET")
 
 
@@ -34,34 +41,84 @@ class Move(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The target of a seek: `kind` is earliest, latest, offset, time (ms) or shift."""
+    """The target of a seek: `kind` is earliest, latest, offset, time (ms), shift or file.
+
+    `offsets` are those of a file.
+    """
 
     kind: str
     number: int = 0
+    offsets: Mapping[TopicPartition, int] = {}
 
 
-def target_of(
-    *, earliest: bool, latest: bool, offset: int | None, time: str | None, shift: int | None
-) -> Target:
-    """Return the one target that was given. Raises `typer.BadParameter`."""
-    given = []
-    if earliest:
-        given.append(Target("earliest"))
-    if latest:
-        given.append(Target("latest"))
-    if offset is not None:
-        given.append(Target("offset", offset))
-    if time is not None:
+class GivenTarget(NamedTuple):
+    """The options that say where to; all but one are missing."""
+
+    earliest: bool
+    latest: bool
+    offset: int | None
+    time: str | None
+    shift: int | None
+    duration: str | None = None
+    file: Path | None = None
+
+
+def target_of(given: GivenTarget, group: str, now_ms: int) -> Target:
+    """Return the one target that was given; a duration counts back from `now_ms` (since 1970).
+
+    Raises `typer.BadParameter`, and `Failure` for a file that cannot be read.
+    """
+    named = [name for name, value in given._asdict().items() if value not in (None, False)]
+    if len(named) != 1:
+        flags = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration, --shift-by"
+        raise typer.BadParameter(f"say where to: one of {flags}, --from-file")
+    if given.time is not None:
         try:
-            given.append(Target("time", parse_offset(f"s@{time}").number))
+            return Target("time", parse_offset(f"s@{given.time}").number)
         except FormatError as error:
             raise typer.BadParameter(str(error)) from None
-    if shift is not None:
-        given.append(Target("shift", shift))
-    if len(given) != 1:
-        flags = "--to-earliest, --to-latest, --to-offset, --to-datetime, --shift-by"
-        raise typer.BadParameter(f"say where to: one of {flags}")
-    return given[0]
+    if given.duration is not None:
+        return Target("time", max(0, now_ms - _duration_ms(given.duration)))
+    if given.file is not None:
+        return Target("file", offsets=_offsets_in(given.file, group))
+    return Target(named[0], given.offset or given.shift or 0)
+
+
+def _duration_ms(text: str) -> int:
+    """Return a duration of ISO 8601, such as PT90M or P1DT2H, in ms."""
+    found = DURATION.fullmatch(text)
+    if found is None or not any(found.groups()) or text.endswith("T"):
+        raise typer.BadParameter(f"{text!r} is no duration: PnDTnHnMnS, for example PT90M or P1D")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return round(span.total_seconds() * 1000)
+
+
+def _offsets_in(file: Path, group: str) -> dict[TopicPartition, int]:
+    """Return the offsets in a file of Kafka's form: lines TOPIC,PARTITION,OFFSET, or those with the
+    group before them, of which only lines of this group count."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise Failure(f"{file} is not UTF-8") from None
+    offsets: dict[TopicPartition, int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        fields = [field.strip().removeprefix('"').removesuffix('"') for field in line.split(",")]
+        of_group, topic, partition, offset = [group, *fields][-4:] if len(fields) > 2 else [""] * 4
+        is_number = NUMBER.fullmatch(partition) and NUMBER.fullmatch(offset)
+        if not (topic and is_number and len(fields) <= 4):
+            shown = line if len(line) <= 60 else f"{line[:60]}..."
+            raise Failure(f"{file}, line {number}: {shown!r} is not TOPIC,PARTITION,OFFSET")
+        name = TopicPartition(topic, int(partition))
+        if of_group == group:
+            if name in offsets:
+                raise Failure(f"{file}, line {number}: {name} is there twice")
+            offsets[name] = int(offset)
+    if not offsets:
+        raise Failure(f"{file} has no offsets of group {group}")
+    return offsets
 
 
 class Scope(NamedTuple):
@@ -92,6 +149,14 @@ def partitions_in(admin: "Admin", scopes: Sequence[Scope]) -> list[TopicPartitio
                 raise Failure(f"topic {topic} has {has}, numbered from 0: there is no {number}")
             names.add(TopicPartition(topic, number))
     return sorted(names)
+
+
+def scopes_in(offsets: Mapping[TopicPartition, int]) -> list[Scope]:
+    """Return the partitions that have an offset, by topic."""
+    return [
+        Scope(topic, tuple(name.partition for name in offsets if name.topic == topic))
+        for topic in sorted({name.topic for name in offsets})
+    ]
 
 
 def scopes_of(admin: "Admin", committed: "Mapping[TopicPartition, object]") -> list[Scope]:
@@ -147,7 +212,9 @@ def plan(
         old = committed[name].offset if name in committed else None
         if times.get(name) == NO_OFFSET:
             note(f"{name} has no record of that time or later: the group goes to its end")
-        new = _offset(target, old or 0, ranges[name], times.get(name, NO_OFFSET))
+        new = target.offsets.get(name)
+        if new is None:
+            new = _offset(target, old or 0, ranges[name], times.get(name, NO_OFFSET))
         moves.append(Move(group, *name, _clamped(name, new, ranges[name]), old))
     return moves
 

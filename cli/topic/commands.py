@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.data.topic_metadata import matching_topics
+from minibroker.cli.explain import TOPIC, Explain, explain
 from minibroker.cli.settings import acknowledgement_of, acknowledging_replicas
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
@@ -21,15 +23,22 @@ from minibroker.cli.terminal import (
     OutputFormat,
     TimeoutS,
     TopicArgument,
+    TopicArguments,
     TopicOption,
+    TopicOptions,
+    confirm,
+    counted,
     note,
     one_topic,
     opened_admin,
     pairs,
+    some_topics,
+    topic_names,
 )
 from minibroker.cli.topic.compaction import LogCompaction, compactions_of
 from minibroker.cli.topic.disk import disk_rows, disk_table
 from minibroker.cli.topic.reassign import ThrottleOption, alter_replication_factor
+from minibroker.cli.topic.several import for_each
 
 if TYPE_CHECKING:
     from minibroker.broker.findings.partitions import Health
@@ -38,6 +47,7 @@ if TYPE_CHECKING:
     from minibroker.protocol.messages.metadata import TopicMetadata
 
 MIN_ISR = "min.insync.replicas"
+NAMES_SHOWN = 5
 
 app = typer.Typer(
     help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True
@@ -61,9 +71,9 @@ Assignment = Annotated[
 
 @app.command()
 def create(
-    topic: TopicArgument = None,
+    topics: TopicArguments = None,
     *,
-    topic_option: TopicOption = None,
+    topic_options: TopicOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     partitions: Annotated[
@@ -78,15 +88,16 @@ def create(
         bool, typer.Option("--if-not-exists", help="No error for a topic that exists.")
     ] = False,
 ) -> None:
-    """Create a topic."""
+    """Create topics, all with the same settings."""
     from minibroker.client import NewTopic
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
 
-    name = one_topic(topic, topic_option)
+    names = topic_names(topics, topic_options)
     configs = pairs(config or [], "--config")
     assignments = dict(enumerate(_assigned(replica_assignment)))
-    with opened_admin(bootstrap, timeout_s) as admin:
+
+    def create_one(name: str) -> None:
         try:
             admin.create_topics(
                 NewTopic(name, partitions, replication_factor, configs, assignments)
@@ -99,6 +110,9 @@ def create(
         print(f"Created topic {name}.")
         if MIN_ISR in configs:
             _warn_of_min_isr(admin, name)
+
+    with opened_admin(bootstrap, timeout_s) as admin:
+        for_each(names, create_one)
 
 
 def _assigned(text: str | None) -> list[list[int]]:
@@ -168,12 +182,15 @@ def describe(
         bool,
         typer.Option("--disk", help="Bytes of each replica, and what retention deletes next."),
     ] = False,
+    explains: Explain = False,
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Show partitions, leaders, replicas and settings, of all topics if none is named."""
-    from minibroker.broker.findings.partitions import Health, awaited
+    from minibroker.broker.findings.partitions import Health
 
     filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
+    if is_of_disk and explains:
+        raise typer.BadParameter("--explain is about partitions: leave out --disk")
     if is_of_disk and any(filters):
         raise typer.BadParameter("--disk shows all replicas: leave out the filters of partitions")
     with opened_admin(bootstrap, timeout_s) as admin:
@@ -187,15 +204,57 @@ def describe(
         compacted = [name for name in names if _is_compacted(configs[name])]
         compactions = compactions_of(admin.describe_replicas(*compacted)) if compacted else {}
     shown = [_description(each, configs[each.name], filters, compactions) for each in topics]
+    _print_topics(shown, topics, output, only_partitions=any(filters))
+    if explains:
+        for each in topics:
+            _explain_partitions(each, configs[each.name])
+        explain(TOPIC)
+
+
+def _print_topics(
+    shown: list[dict[str, object]],
+    topics: "Iterable[TopicMetadata]",
+    output: OutputFormat,
+    *,
+    only_partitions: bool,
+) -> None:
+    """Print topics, and warn of partitions without a leader."""
+    from minibroker.broker.findings.partitions import awaited
+
     if output is OutputFormat.JSON:
         print(json.dumps(shown, indent=2))
         return
     for described in shown:
-        _print_description(described, only_partitions=any(filters))
+        _print_description(described, only_partitions=only_partitions)
     for each in topics:
         for partition in each.partitions:
             if why := awaited(partition):
                 note(f"WARNING: {each.name}-{partition.partition} has no leader ({why})")
+
+
+def _explain_partitions(topic: "TopicMetadata", configs: "Iterable[ConfigDescription]") -> None:
+    """Print what follows for clients where not all is well with a partition."""
+    from minibroker.broker.findings.partitions import health_of, needed_in_sync
+
+    values = {config.name: config.value for config in configs}
+    for each in topic.partitions:
+        health = health_of(each, values)
+        missing = ", ".join(str(node_id) for node_id in each.replicas if node_id not in each.isr)
+        needed = needed_in_sync(len(each.replicas), values)
+        if not health.is_under_replicated and not health.is_unavailable:
+            continue
+        state = f"{len(each.isr)} of {len(each.replicas)} replicas are in sync, not on {missing}"
+        if health.is_unavailable:
+            effect = "it has no leader, so nobody can write or read it"
+        elif health.is_under_min_isr:
+            effect = (
+                f"acks=all needs {needed} ({MIN_ISR}) and is refused; what is committed is read"
+            )
+        elif health.is_at_min_isr:
+            effect = f"acks=all needs {needed} ({MIN_ISR}); one less, and it is refused"
+        else:
+            effect = f"acks=all needs {needed} ({MIN_ISR}) and works"
+        note(f"{topic.name}-{each.partition}: {state}; {effect}")
 
 
 def _print_disk(admin: "Admin", topics: "Iterable[TopicMetadata]", output: OutputFormat) -> None:
@@ -373,7 +432,7 @@ def trim(
 ) -> None:
     """Delete the records of a partition below an offset, on every replica.
 
-    For example `minibroker topic trim events 0 1200`. Deleted records cannot be brought back.
+    Deleted records cannot be brought back.
     """
     topic = one_topic(topic, None)
     with opened_admin(bootstrap, timeout_s) as admin:
@@ -383,21 +442,32 @@ def trim(
 
 @app.command()
 def delete(
-    topic: TopicArgument = None,
+    topics: TopicArguments = None,
     *,
-    topic_option: TopicOption = None,
+    topic_options: TopicOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="No error for a topic that does not exist.")
     ] = False,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the topics' names; delete nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete the topics of a pattern without asking.")
+    ] = False,
 ) -> None:
-    """Delete a topic and all its records."""
+    """Delete topics and all their records.
+
+    TOPIC is a name, or a pattern that begins with ^ and matches from the beginning of a name; an
+    internal topic is never matched.
+    """
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
 
-    name = one_topic(topic, topic_option)
-    with opened_admin(bootstrap, timeout_s) as admin:
+    chosen = some_topics(topics, topic_options)
+
+    def delete_one(name: str) -> None:
         try:
             admin.delete_topics(name)
         except BrokerError as error:
@@ -405,4 +475,21 @@ def delete(
                 raise
             note(f"there is no topic {name}")
             return
-    print(f"Deleted topic {name}.")
+        print(f"Deleted topic {name}.")
+
+    with opened_admin(bootstrap, timeout_s) as admin:
+        names = chosen.names
+        if chosen.pattern is not None:
+            names = matching_topics(admin, names, chosen.pattern)
+        if is_dry_run:
+            for_each(names, lambda name: print(admin.describe_topics(name)[0].name))
+            return
+        if chosen.pattern is not None:
+            confirm(f"Delete {counted(len(names), 'topic')} ({_some(names)})?", is_agreed=yes)
+        for_each(names, delete_one)
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names, for a question."""
+    more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

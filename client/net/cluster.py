@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout
+from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, reason_of
 from minibroker.client.net.channel import ConnectionLost, RpcChannel
 from minibroker.client.net.connection_pool import JITTER, REQUESTS, Connection, ConnectionPool
 from minibroker.client.net.metadata import Leader, Metadata
@@ -324,7 +324,9 @@ class Cluster:
             if connection.error is not None
         ]
         last = last or self._error or (errors[-1] if errors else None)
-        return ClientTimeout(f"{text}; last error: {last}" if last else text)
+        if isinstance(last, ClientTimeout):  # it says all that already
+            return ClientTimeout(str(last))
+        return ClientTimeout(f"{text}; last error: {reason_of(last)}" if last else text)
 
     # -- the task that asks
 

@@ -25,7 +25,7 @@ from typing import Final
 
 import trio
 
-from minibroker.client.errors import ClientClosed
+from minibroker.client.errors import ClientClosed, reason_of
 from minibroker.client.net.channel import (
     ChannelOptions,
     ConnectionLost,
@@ -256,7 +256,7 @@ class ConnectionPool:
     def _record_failure(self, connection: Connection, error: OSError) -> None:
         connection.failures += 1
         if connection.failures == WORTH_A_WARNING:
-            log.warning("%s; trying again", error)
+            log.warning("%s; trying again", reason_of(error))
         connection.error = error
         connection.retry_at = trio.current_time() + self._backoff_s(connection.failures)
 

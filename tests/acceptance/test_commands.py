@@ -125,6 +125,41 @@ def test_what_is_produced_is_consumed(broker: BrokerProcess) -> None:
     assert shell("consume lines -o 1 -c 1 --property print.key=true") == "k2\ttwo\n"
 
 
+def test_what_is_consumed_as_json_is_produced_again(shell: Shell) -> None:
+    """Keys, headers, nulls, bytes, times and partitions are the same in the copy."""
+    for topic in ("from-1", "from-2", "copy-1"):
+        shell(f"topic create {topic} --partitions 3")
+    lines = [
+        {"partition": 2, "timestamp": 1700, "key": None, "value": None, "headers": []},
+        {"partition": 0, "timestamp": 1701, "key": {"base64": "/w=="}, "value": "é\n"},
+        {"partition": 2, "timestamp": 1702, "key": "", "headers": [["a", "1"], ["a", None]]},
+    ]
+    given = "".join(json.dumps({"value": "", **line}) + "\n" for line in lines)
+    shell("produce from-1 --format json", stdin=given)
+    read = shell("consume from-1 --from-beginning -e -J")
+    assert shell("produce copy-1 -J", stdin=read) == ""
+    copy = shell("consume copy-1 --from-beginning -e -J")
+    assert copy == read.replace("from-1", "copy-1")
+    assert len(copy.splitlines()) == 3
+    shell("produce from-2 -Z -K = -H a=1 -H b -p 1", stdin="k=v\n=\n")
+    shell("produce -J", stdin=shell("consume ^from-2$ -o beginning -e --format json"))
+    shown = "consume --include from-[2-9] --from-beginning -e --property print.headers=true"
+    shown += " --property print.key=true --property print.partition=true"
+    with_key, without = (f"Partition:1\ta:1,b:null\t{text}\n" for text in ("k\tv", "null\tnull"))
+    assert shell(shown) == (with_key + without) * 2
+    assert shell("consume from-2 from-1 -o e@1702 -Z -f %s\\n").count("NULL") == 1
+    assert "2 records consumed from from-2, from-1" in shell.stderr
+    assert shell("consume from-1 --timeout-ms 1") == ""
+    shell("produce from-1 -J", stdin='{"value": "a"}\n{"value": 1}\n', code=1)
+    assert re.search("% 1 record delivered.*\n% ERROR: line 2: value is a text", shell.stderr)
+    shell("produce -J", stdin='{"value": "a"}', code=1)
+    assert "line 1: the record has no topic" in shell.stderr
+    shell("consume ^nothing.*", code=1)
+    assert "no topic matches" in shell.stderr
+    shell("consume from-1 from-2 from-3 -e", code=1)
+    assert "no topic 'from-3'" in shell.stderr
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_compression_changes_nothing_for_a_reader(shell: Shell, codec: str) -> None:
     """Records come back the same whatever they were compressed with."""

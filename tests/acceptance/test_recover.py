@@ -118,7 +118,7 @@ def test_a_partition_without_a_leader_does_not_hide_the_others(data_dir: Path) -
     with running_broker(data_dir) as broker:
         read = run_here("consume", "t", "-b", broker.address, "--from-beginning", "-e")
         assert (read.returncode, read.stdout) == (1, "in 1\n")
-        assert read.stderr.count("partition 0 is offline") == 1
+        assert read.stderr.count("partition t-0 is offline") == 1
         none = run_here("consume", "t", "-p", "0", "-b", broker.address, "-e")
         assert (none.returncode, none.stdout) == (1, "")
-        assert "partition 0 is offline" in none.stderr
+        assert "partition t-0 is offline" in none.stderr

@@ -76,6 +76,15 @@ def test_a_release_runs_what_runs_here_and_publishes_only_where_it_is_wanted() -
     assert set(jobs["publish"]["needs"]) == {"tests", "build", "images"}
 
 
+def test_a_wheel_needs_neither_spark_nor_java() -> None:
+    """It is built in an environment with what builds it, whatever else is installed."""
+    command = ["make", "--always-make", "--dry-run", "wheel", "PYTHON=python3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    [install] = [line for line in done.stdout.splitlines() if "pip install" in line]
+    assert install.split()[-2:] == ["build", "'setuptools>=77'"]
+    assert ".venv" not in done.stdout
+
+
 def test_the_hooks_are_those_of_make_lint() -> None:
     """The same programs from the same environment; pre-commit reads its file."""
     judged("pre_commit", "validate-config", HOOKS)

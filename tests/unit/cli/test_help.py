@@ -6,15 +6,22 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from minibroker.cli.commands import app_for
+from minibroker.cli.examples import EXAMPLES
 
 COMMANDS = [
     [],
     ["start"],
     ["cluster"],
     *(["cluster", verb] for verb in ("up", "status", "down", "describe", "export")),
-    *(["cluster", verb] for verb in ("start", "stop", "kill", "pause", "resume")),
+    *(["cluster", verb] for verb in ("start", "stop", "kill", "pause", "resume", "purge")),
     ["topic"],
     *(["topic", verb] for verb in ("create", "list", "describe", "alter", "trim", "delete")),
     ["produce"],
@@ -27,6 +34,7 @@ COMMANDS = [
     *(["metadata", verb] for verb in ("export", "restore")),
     ["health"],
     ["doctor"],
+    ["top"],
     ["log", "dump"],
     *(["audit", verb] for verb in ("run", "report", "checks")),
     *(["bench", what] for what in ("produce", "consume", "latency")),
@@ -55,9 +63,11 @@ WRONG = [
     ["metadata", "restore"],
     ["metadata", "restore", "none.json", "--brokers", "1,x"],
     ["health", "--timeout-s", "0"],
-    ["health", "-b", "a:1,b"],
-    ["doctor", "-b", "nowhere"],
+    ["health", "-b", "a:1,b:"],
+    ["doctor", "-b", "nowhere:x"],
     ["doctor", "--set", "log.segment.byte=1"],
+    ["top", "-n", "0"],
+    ["top", "--interval-s", "0"],
     ["lab", "run", "hw-los"],
     ["lab", "run", "hw-loss", "--rule", "time"],
     ["audit", "run"],
@@ -69,7 +79,26 @@ WRONG = [
     ["audit", "report", "/"],
     ["produce", ""],
     ["produce", "bad topic"],
-    ["consume", "^wo.*"],
+    ["consume", "^wo(.*"],
+    ["consume", "--include", "wo("],
+    ["consume"],
+    ["consume", "t", "u", "-p", "0"],
+    ["consume", "^t", "-p", "0"],
+    ["consume", "t", "-o", "e@soon"],
+    ["consume", "t", "-o", "1", "-o", "2"],
+    ["consume", "t", "-o", "e@1", "--group", "g"],
+    ["consume", "t", "-J", "-f", "%s"],
+    ["consume", "t", "-J", "-Z"],
+    ["consume", "t", "-J", "--property", "print.key=true"],
+    ["consume", "t", "-Z", "--property", "print.key=true"],
+    ["consume", "t", "--timeout-ms", "0"],
+    ["produce", "t", "-H", "=1"],
+    ["produce", "t", "-J", "-K", ":"],
+    ["produce", "t", "--format", "xml"],
+    ["produce", "t", "-Z", "--property", "null.marker=x"],
+    ["produce", "t", "-K", ":", "--property", "parse.key=true"],
+    ["produce", "t", "--property", "parse.kee=true"],
+    ["produce", "t", "--compression-codec", "zip"],
     ["consume", "a,b"],
     ["consume", "bad topic"],
     ["topic", "trim", "a,b", "0", "1"],
@@ -89,6 +118,9 @@ WRONG = [
     ["group", "seek", "g", "--all-topics", "--to-offset", "-1"],
     ["group", "seek", "g", "--all-topics", "--to-datetime", "soon"],
     ["group", "seek", "g", "--to-latest"],
+    ["group", "seek", "g", "--all-topics", "--by-duration", "1h"],
+    ["group", "seek", "g", "--all-topics", "--from-file", "f"],
+    ["cluster", "purge", "now"],
     ["group", "seek", "g", "--to-latest", "--topic", "t", "--all-topics"],
     ["group", "seek", "g", "--to-latest", "--topic", "t:"],
     ["group", "seek", "g", "--to-latest", "--all-topics", "--dry-run", "--execute"],
@@ -147,7 +179,39 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     for command, code, shown, modules in told:
         assert code == 0, command
         assert "Usage:" in shown, command
+        assert not re.search(r"<\w", shown), command  # the type of a value
+        is_noun = "COMMAND [ARGS]" in shown
+        assert is_noun or "Examples:\n    minibroker" in shown, command
+        assert "…" not in shown, command  # a name that was cut
+        assert max(map(len, shown.splitlines())) <= 80, command
         assert not slow.intersection(modules), command
+
+
+def commands_of(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Each command with its name, which may have two words."""
+    below = getattr(command, "commands", {})
+    if not below:
+        yield " ".join(path), command
+    for name, each in below.items():
+        yield from commands_of(each, (*path, name))
+
+
+def test_each_command_has_examples_that_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are parsed, not run; and there is none of a command that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("told.jsonl", "minibroker-cluster", "audit-report"):  # these are looked for
+        (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).touch()
+    commands = dict(commands_of(typer.main.get_command(app_for([]))))
+    assert sorted(EXAMPLES) == sorted(commands)
+    for name, examples in EXAMPLES.items():
+        for example in examples:
+            assert example.startswith(name)
+            assert len(example) <= 64, example  # with its margin, and a prompt before it
+            words = shlex.split(example.removeprefix(name))
+            with commands[name].make_context(name, words) as context:
+                assert context.args == [], example
 
 
 def test_a_wrong_command_is_a_usage_error() -> None:
@@ -158,8 +222,10 @@ def test_a_wrong_command_is_a_usage_error() -> None:
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout) == [2] * len(WRONG)
-    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [2] * len(WRONG)
+    told = done.stderr.splitlines()
+    assert [line for line in told if not line.startswith("% ERROR: ")] == []
+    assert len(told) == len(WRONG)
 
 
 def test_a_command_without_streams_says_so() -> None:

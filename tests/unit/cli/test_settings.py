@@ -1,11 +1,92 @@
-"""Where `--config` leads: a file of either kind, or the one in a directory."""
+"""Where `--config` leads: a file of either kind, or the one in a directory; files for Kafka."""
 
 from pathlib import Path
 
 import pytest
 
+from minibroker.broker.properties import PROPERTIES
+from minibroker.cli.kafka_properties import NAMES
 from minibroker.cli.settings import read_file
 from minibroker.cli.terminal import USAGE, Failure
+from tests.support.processes import run_here
+
+# What the files that come with Kafka set: with its own quorum, and with ZooKeeper.
+QUORUM = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
+num.network.threads=3
+socket.send.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/minibroker-kraft
+num.partitions=1
+share.coordinator.state.topic.min.isr=1
+log.retention.hours=168
+"""
+ZOOKEEPER = """
+broker.id=0
+num.io.threads=8
+log.dirs=/tmp/minibroker-logs
+num.recovery.threads.per.data.dir=1
+zookeeper.connect=localhost:2181
+group.initial.rebalance.delay.ms=0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        (
+            QUORUM,
+            "controller.quorum.voters, num.network.threads, process.roles,"
+            " share.coordinator.state.topic.min.isr, socket.send.buffer.bytes, the listener"
+            " CONTROLLER (there is no quorum of controllers to listen for)",
+        ),
+        (
+            ZOOKEEPER,
+            "num.io.threads, num.recovery.threads.per.data.dir, zookeeper.connect",
+        ),
+    ],
+)
+def test_a_file_for_kafka_starts_a_broker(tmp_path: Path, text: str, left_out: str) -> None:
+    """What has no meaning here is one warning, and all else is taken as it is."""
+    file = tmp_path / "server.properties"
+    file.write_text(text, encoding="utf-8")
+    done = run_here("config", "check", str(file))
+    assert (done.returncode, done.stdout) == (0, "A broker can be started with these settings.\n")
+    assert done.stderr == f"% WARNING: without meaning here, and left out: {left_out}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ssl.keystore.location=a", "unknown property 'ssl.keystore.location'"),
+        ("authorizer.class.name=a", "unknown property 'authorizer.class.name'"),
+        ("delete.topic.enable=false", "unknown property 'delete.topic.enable'"),
+        ("num.partition=1", "the nearest is 'num.partitions'"),
+        ("sharing=1", "unknown property 'sharing'"),
+    ],
+)
+def test_other_names_stay_errors(tmp_path: Path, line: str, says: str) -> None:
+    """A name that may be misspelled, and one that would protect something."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"{ZOOKEEPER}\n{line}\n", encoding="utf-8")
+    done = run_here("config", "check", str(file))
+    assert done.returncode == 2
+    assert says in done.stdout
+    done = run_here("config", "show", "--set", "num.io.threads=8")
+    assert done.returncode == 2  # on the command line there is no file that cannot be changed
+
+
+def test_no_name_is_in_both_lists() -> None:
+    """A property that comes to have a meaning here is taken out of the list."""
+    ours = {name for row in PROPERTIES.values() for name in (row.name, *dict(row.aliases))}
+    assert not ours & NAMES
 
 
 def test_a_file_is_read_by_its_name(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def failure_of(addresses: str, told: list[str]) -> str:
     return str(failed.value)
 
 
-@pytest.mark.parametrize("address", ["", "h", "h:0", "h:x", "a:1,b"])
+@pytest.mark.parametrize("address", ["", "h:", "h:0", "h:x", "9092", "a:1,b:"])
 async def test_brokers_are_named_by_address(address: str) -> None:
     """Whose health it is must be clear; it is a usage error."""
     with pytest.raises(ProbeFailed, match="name a broker as HOST:PORT") as failed:
@@ -227,7 +227,7 @@ async def test_a_container_pays_for_little() -> None:
 
 def test_both_ways_end_alike() -> None:
     """With the parser of the command line and past it: the same words and the same exit code."""
-    for address, code in (("127.0.0.1:1", FAILED), ("a:1,b", USAGE)):
+    for address, code in (("127.0.0.1:1", FAILED), ("a:1,b:", USAGE)):
         plain, parsed = (
             subprocess.run(
                 [sys.executable, "-m", "minibroker.cli", "health", *options],

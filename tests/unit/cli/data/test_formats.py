@@ -4,7 +4,13 @@ from typing import NamedTuple
 
 import pytest
 
-from minibroker.cli.data.formats import FormatError, Start, compile_format, format_of, parse_offset
+from minibroker.cli.data.formats import (
+    FormatError,
+    Start,
+    compile_format,
+    parse_end,
+    parse_offset,
+)
 
 
 class Shown(NamedTuple):
@@ -39,7 +45,10 @@ def test_format_strings_mean_what_they_mean_to_kcat(text: str, expected: bytes) 
 
 def test_null_is_nothing_of_length_minus_one() -> None:
     """A null key or value cannot be taken for an empty one."""
-    assert compile_format("[%k|%K|%s|%S]")(Shown(key=None, value=None)) == b"[|-1||-1]"
+    null = Shown(key=None, value=None)
+    assert compile_format("[%k|%K|%s|%S]")(null) == b"[|-1||-1]"
+    assert compile_format("[%k|%K|%s|%S]", b"NULL")(null) == b"[NULL|-1|NULL|-1]"
+    assert compile_format("%k %s", b"NULL")(Shown()) == b"k value"
 
 
 @pytest.mark.parametrize("text", ["%q", "%", r"\z", r"\x4"])
@@ -75,12 +84,10 @@ def test_other_offsets_are_refused(text: str) -> None:
         parse_offset(text)
 
 
-def test_properties_of_the_console_consumer() -> None:
-    """`--property print.key=true` shows key and value as Kafka's console consumer does."""
-    assert compile_format(format_of({"print.key": "true"}))(Shown()) == b"k\tvalue\n"
-    shown = format_of({"print.key": "true", "print.value": "false", "key.separator": "%"})
-    assert compile_format(shown)(Shown()) == b"k\n"
-    with pytest.raises(FormatError, match=r"print\.kee"):
-        format_of({"print.kee": "true"})
-    with pytest.raises(FormatError, match="true or false, not 'maybe'"):
-        format_of({"print.key": "maybe"})
+def test_an_end_is_a_time() -> None:
+    """`e@TIME` in kcat's form; other texts say where to begin."""
+    assert parse_end("e@1700") == 1700
+    assert parse_end("e@1970-01-01T00:00:01+00:00") == 1000
+    assert parse_end("s@1700") is None
+    with pytest.raises(FormatError, match="is no time"):
+        parse_end("e@tomorrow")

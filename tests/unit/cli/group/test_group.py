@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,6 +213,8 @@ def test_a_list_that_is_not_whole_ends_with_an_error(
         ({"to_offset": 2**62}, [20, 20], "is behind its end: the group goes to 20"),
         ({"to_datetime": "1000"}, [15, 15], ""),
         ({"to_datetime": "2001-01-01T00:00"}, [20, 20], "t-1 has no record of that time or later"),
+        ({"by_duration": "PT1.5S"}, [20, 20], "t-1 has no record of that time or later"),
+        ({"by_duration": "P99999D"}, [15, 15], ""),
         ({"shift_by": 3}, [15], "t-1 is left as it is: nothing was committed"),
         ({"shift_by": -3}, [10], "t-0: offset 9 is before the log begins: the group goes to 10"),
     ],
@@ -251,6 +254,71 @@ def test_all_topics_are_those_that_were_committed(
     commands.seek("new", topics=["t"], to_latest=True)
     assert admin.changes[-1] == ("new", {("t", 0): 20, ("t", 1): 20})
     assert "% there is no group new yet" in capsys.readouterr().err
+
+
+def test_offsets_come_from_a_file(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What --export prints can be read again; of a file of several groups one is taken."""
+    seek(to_earliest=True, dry_run=True, export=True)
+    exported = capsys.readouterr().out
+    assert exported == "t,0,10\nt,1,10\n"
+    file = tmp_path / "offsets.csv"
+    for text, offsets in (
+        (exported, [10, 10]),
+        ('"t",0,11\n\n "t" , 1 ,12\n', [11, 12]),
+        ("other,t,0,1\nidle,t,1,13\nidle,t,0,14\n", [14, 13]),
+    ):
+        file.write_text(text)
+        commands.seek("idle", from_file=file)
+        assert admin.changes[-1] == ("idle", {("t", n): at for n, at in enumerate(offsets)})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "has no offsets of group idle"),
+        ("other,t,0,1\n", "has no offsets of group idle"),
+        ("t,0,1\nt,0,2\n", "line 2: t-0 is there twice"),
+        ("t,0\n", "line 1: 't,0' is not TOPIC,PARTITION,OFFSET"),
+        ("t,0,-1\n", "is not TOPIC"),
+        ("t,x,1\n", "is not TOPIC"),
+        (",0,1\n", "is not TOPIC"),
+        ("a,b,t,0,1\n", "is not TOPIC"),
+        ("t,0," + "9" * 5000, "is not TOPIC"),
+        ("t,7,1\n", "t has 3 partitions.*there is no 7"),
+        ("\udcff", "is not UTF-8"),
+    ],
+)
+def test_a_file_of_another_form_changes_nothing(
+    admin: FakeAdmin, tmp_path: Path, text: str, why: str
+) -> None:
+    """The line is named."""
+    file = tmp_path / "offsets.csv"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(Failure, match=why):
+        commands.seek("idle", from_file=file)
+    with pytest.raises(FileNotFoundError):
+        commands.seek("idle", from_file=tmp_path / "nowhere")
+    with pytest.raises(typer.BadParameter, match="leave out --topic"):
+        commands.seek("idle", from_file=file, all_topics=True)
+    assert not admin.changes
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1h", "PT1H2", "PT-1H", "P1M", "pt1h"])
+def test_other_durations_are_refused(admin: FakeAdmin, text: str) -> None:
+    """What is no duration of ISO 8601 is a usage error, not the end of the log."""
+    with pytest.raises(typer.BadParameter, match="is no duration"):
+        seek(by_duration=text)
+    assert not admin.changes
+
+
+def test_one_target_is_named(admin: FakeAdmin) -> None:
+    """Two of them, or none, are a usage error."""
+    for options in ({}, {"to_offset": 0, "shift_by": 0}, {"by_duration": "P1D", "to_latest": True}):
+        with pytest.raises(typer.BadParameter, match="say where to"):
+            seek(**options)
+    assert not admin.changes
 
 
 @pytest.mark.parametrize(
