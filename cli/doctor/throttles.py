@@ -66,11 +66,12 @@ def _leader_sizes(
     admin: "Admin", partitions: "Mapping[TopicPartition, PartitionMetadata]"
 ) -> "dict[TopicPartition, int]":
     """Return the bytes of each partition's log at its leader, if that answers."""
+    from minibroker.protocol.messages.log_dirs import present_logs
     from minibroker.protocol.types import TopicPartition
 
     sizes = {}
     for node, answer in admin.describe_log_dirs(partitions).answers.items():
-        for log in answer.logs:
+        for log in present_logs(answer):
             name = TopicPartition(log.topic, log.partition)
             if name in partitions and partitions[name].leader_id == node:
                 sizes[name] = log.size

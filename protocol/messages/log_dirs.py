@@ -1,6 +1,7 @@
 """DESCRIBE_LOG_DIRS: the log directories of a broker, and what its logs take there.
 ALTER_REPLICA_LOG_DIRS moves logs between them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minibroker.protocol.messages import Request
@@ -61,6 +62,20 @@ class DescribeLogDirsResponse:
     total_bytes: int = -1
     free_bytes: int = -1
     others: tuple[OtherLogDirectory, ...] = ()
+
+
+def logs_by_directory(response: DescribeLogDirsResponse) -> Iterator[tuple[str, LogSize]]:
+    """Yield the path of its log directory and each log, and the copies that are to move there."""
+    for log in response.logs:
+        yield response.directory, log
+    for other in response.others:
+        for log in other.logs:
+            yield other.directory, log
+
+
+def present_logs(response: DescribeLogDirsResponse) -> Iterator[LogSize]:
+    """Yield the logs in all directories, without copies."""
+    return (log for _, log in logs_by_directory(response) if not log.is_future)
 
 
 @dataclass(frozen=True, slots=True)
