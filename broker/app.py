@@ -5,6 +5,7 @@
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
      |- LogCleaner.run         compacts logs
+     |- LogMover.run           moves logs between log directories, where there are several
      |- ReplicaFetchers.run    one fetcher for each leader that is copied from
      |- LogStartCheckpoint.run  makes raised log starts durable
      |- _tend                  each second: the wall clock, log lines put off, requests to answer
@@ -56,11 +57,12 @@ from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.defects import Defects
 from minibroker.broker.descriptors import DescriptorBudget
 from minibroker.broker.disk import InWorker
+from minibroker.broker.duties import cleaner_limits, intervals
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.disk_room import DiskRoom
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
+from minibroker.broker.log.housekeeping import Duty, Housekeeping
 from minibroker.broker.log.manager import DiskSpace, LogManager
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.store import MetadataStore
@@ -70,7 +72,8 @@ from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import ConnectSocket, connect_by_thread
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import Intervals, IsrProposals, keep_isrs
-from minibroker.broker.replication.log_cleaner import CleanerLimits, LogCleaner
+from minibroker.broker.replication.log_cleaner import LogCleaner
+from minibroker.broker.replication.log_mover import LogMover
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.replica_table import Collaborators
@@ -102,9 +105,6 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
-RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
-DELETED_FILES_INTERVAL_S = 10.0
-UNCREATED_LOGS_INTERVAL_S = 5.0
 TENDING_S = 1.0
 RELEASE_S = 2.0  # between two times that free memory is given back
 SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
@@ -305,6 +305,7 @@ class _Broker:
             in_worker=system.in_worker,
             room_statistics=manager.room_statistics,
             log_directories=manager.states,
+            log_moves=manager.moves,
         )
         acceptor = Acceptor(services, listeners, system.dispatch, manager.descriptors)
         self._sources = Sources(
@@ -345,13 +346,8 @@ class _Broker:
         )
 
     def _make_cleaner(self) -> LogCleaner:
-        config = self._config
         return LogCleaner(
-            CleanerLimits(
-                config.log_cleaner_backoff_ms / 1000,
-                config.log_cleaner_io_max_bytes_per_second,
-                config.log_cleaner_dedupe_buffer_size,
-            ),
+            cleaner_limits(self._config),
             self._replicas.partitions,
             self._expiry_ms,
             self._system.in_worker,
@@ -473,6 +469,9 @@ class _Broker:
             duties.start_soon(self._keep_house)
             if self._config.log_cleaner_enable:
                 duties.start_soon(self._cleaner.run)
+            if len(self._manager.directories) > 1:
+                parts = self._system, self._manager, self._replicas, self._flusher
+                duties.start_soon(_log_mover(*parts, self._services.purgatory).run)
 
     async def _tend(self) -> None:
         """Every second: watch the wall clock, take off the replicas of log directories that have
@@ -514,7 +513,7 @@ class _Broker:
     async def _keep_house(self) -> None:
         """Do the recurring duties, until cancelled. Those that sync files run in a worker; those
         over all partitions take turns."""
-        house = Housekeeping(_intervals(self._config), trio.current_time())
+        house = Housekeeping(intervals(self._config), trio.current_time())
         while True:
             await trio.sleep_until(house.next_deadline)
             for duty in house.due(trio.current_time()):
@@ -556,6 +555,24 @@ def _observe_disk(manager: LogManager, facts: MachineFacts) -> Turns[None]:
     return manager.observe_disks([DiskSpace(*space) for space in facts.disks])
 
 
+def _log_mover(
+    system: System,
+    manager: LogManager,
+    replicas: Replicas,
+    flusher: Flusher,
+    purgatory: Purgatory,
+) -> LogMover:
+    return LogMover(
+        manager.moves,
+        replicas.partitions,
+        flusher,
+        replicas.quotas.moves,
+        system.in_worker,
+        system.wall_ms,
+        purgatory.notify,
+    )
+
+
 def _order_handlers(
     replicas: Replicas, purgatory: Purgatory, defects: Defects
 ) -> OwnBrokerHandlers:
@@ -578,19 +595,3 @@ def _connect(config: Config, system: System) -> Connect:
     if config.replica_fetcher == "thread":
         return connect_by_thread(options, system.connect_socket)
     return connect_by_task(system.network, options)
-
-
-def _intervals(config: Config) -> Mapping[Duty, Interval]:
-    def every(interval_ms: int) -> Interval:
-        return Interval(interval_ms / 1000, interval_ms / 1000)
-
-    retention_s = config.log_retention_check_interval_ms / 1000
-    return {
-        Duty.HIGH_WATERMARKS: every(config.replica_high_watermark_checkpoint_interval_ms),
-        Duty.RECOVERY_POINTS: every(config.log_flush_offset_checkpoint_interval_ms),
-        Duty.LOG_STARTS: every(config.log_flush_start_offset_checkpoint_interval_ms),
-        Duty.RETENTION: Interval(min(RETENTION_DELAY_S, retention_s), retention_s),
-        Duty.DELETED_FILES: Interval(DELETED_FILES_INTERVAL_S, DELETED_FILES_INTERVAL_S),
-        Duty.PRODUCERS: every(config.producer_id_expiration_check_interval_ms),
-        Duty.UNCREATED_LOGS: Interval(UNCREATED_LOGS_INTERVAL_S, UNCREATED_LOGS_INTERVAL_S),
-    }

@@ -62,6 +62,7 @@ from minibroker.broker.properties.quotas import (
     DYNAMIC_PROPERTIES,
     FOLLOWER_RATE,
     LEADER_RATE,
+    MOVES_RATE,
     Quotas,
     is_listed,
     rate_limit,
@@ -337,12 +338,14 @@ class Config(
         """Check a setting of `DYNAMIC_PROPERTIES`. Raises `ConfigError`."""
         PROPERTIES[name].parse(text)
 
-    def replication_limits(self, overrides: Mapping[str, str]) -> tuple[float, float]:
-        """Return the limits (bytes/s) of the leader's and the follower's quota, with the settings
-        that the broker got while it runs; infinity for none."""
+    def replication_limits(self, overrides: Mapping[str, str]) -> tuple[float, float, float]:
+        """Return the limits (bytes/s) of the leader's quota, the follower's, and that of moves
+        between log directories, with the settings that the broker got while it runs; infinity for
+        none."""
         return (
             rate_limit(overrides, LEADER_RATE, self.leader_replication_throttled_rate),
             rate_limit(overrides, FOLLOWER_RATE, self.follower_replication_throttled_rate),
+            rate_limit(overrides, MOVES_RATE, self.replica_alter_log_dirs_io_max_bytes_per_second),
         )
 
     def describe_broker(

@@ -17,6 +17,7 @@ to create the same topic in that second.)
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
@@ -70,7 +71,13 @@ from minibroker.protocol.messages.configs import (
 )
 from minibroker.protocol.messages.features import FeatureUpdate, UpdateFeaturesRequest
 from minibroker.protocol.messages.leaders import PREFERRED, UNCLEAN, ElectLeadersRequest
-from minibroker.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from minibroker.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    WantedLogDirectory,
+)
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -155,6 +162,22 @@ class LogDirsReport(NamedTuple):
 
     answers: dict[int, DescribeLogDirsResponse]
     silent: dict[int, str]
+
+
+class TopicPartitionReplica(NamedTuple):
+    """The replica of a partition on a broker."""
+
+    topic: str
+    partition: int
+    node_id: int
+
+
+class LogDirsAlteration(NamedTuple):
+    """The result of a request for moves between log directories: the replicas whose move was
+    `accepted` and goes on by itself; `failed` has the error and the reason for each other one."""
+
+    accepted: tuple[TopicPartitionReplica, ...]
+    failed: dict[TopicPartitionReplica, tuple[ErrorCode, str]]
 
 
 class FeaturesReport(NamedTuple):
@@ -388,7 +411,7 @@ class Admin:
                     if node_id not in alive:
                         report.silent[node_id] = "not alive"
         request = DescribeReplicasRequest(names)
-        await self._ask_each(alive, ApiKey.DESCRIBE_REPLICAS, request, *report)
+        await self._ask_each(ApiKey.DESCRIBE_REPLICAS, dict.fromkeys(alive, request), *report)
         return report
 
     async def describe_log_dirs(
@@ -400,20 +423,55 @@ class Admin:
         alive = {broker.node_id for broker in (await self._metadata(())).brokers}
         report = LogDirsReport({}, {})
         request = DescribeLogDirsRequest(names)
-        await self._ask_each(alive, ApiKey.DESCRIBE_LOG_DIRS, request, *report)
+        await self._ask_each(ApiKey.DESCRIBE_LOG_DIRS, dict.fromkeys(alive, request), *report)
         return report
+
+    async def alter_replica_log_dirs(
+        self, directories: Mapping[tuple[str, int, int], str]
+    ) -> LogDirsAlteration:
+        """Move replicas (topic, partition, broker) to other log directories of their brokers.
+
+        A directory is named as in the broker's `log.dirs`. The call returns once the moves have
+        begun; `describe_log_dirs` shows how far they are (`is_future`). One to the directory in
+        which the replica is ends its move. For a replica that its broker does not have yet the
+        error is REPLICA_NOT_AVAILABLE: it will be made in that directory. A broker that does not
+        answer has NETWORK_EXCEPTION for all of its replicas.
+        """
+        wanted: dict[int, list[WantedLogDirectory]] = {}
+        for (topic, partition, node_id), path in directories.items():
+            wanted.setdefault(node_id, []).append(WantedLogDirectory(topic, partition, path))
+        requests = {
+            node_id: AlterReplicaLogDirsRequest(tuple(some)) for node_id, some in wanted.items()
+        }
+        answers: dict[int, AlterReplicaLogDirsResponse] = {}
+        silent: dict[int, str] = {}
+        await self._ask_each(ApiKey.ALTER_REPLICA_LOG_DIRS, requests, answers, silent)
+        accepted: list[TopicPartitionReplica] = []
+        failed: dict[TopicPartitionReplica, tuple[ErrorCode, str]] = {}
+        for node_id, response in answers.items():
+            for one in response.partitions:
+                replica = TopicPartitionReplica(one.topic, one.partition, node_id)
+                error = error_code(one.error)
+                if error == ErrorCode.NONE:
+                    accepted.append(replica)
+                else:
+                    failed[replica] = error, one.error_message or error.name
+        for node_id, reason in silent.items():
+            for asked in requests[node_id].partitions:
+                replica = TopicPartitionReplica(asked.topic, asked.partition, node_id)
+                failed[replica] = ErrorCode.NETWORK_EXCEPTION, reason
+        return LogDirsAlteration(tuple(accepted), failed)
 
     async def _ask_each(
         self,
-        nodes: Collection[int],
         api_key: ApiKey,
-        request: Request[Response],
+        requests: Mapping[int, Request[Response]],
         answers: dict[int, Response],
         silent: dict[int, str],
     ) -> None:
-        """Ask these brokers at the same time; add what each answers, or why it does not."""
+        """Ask brokers, by node id, at the same time; add what each answers, or why it does not."""
 
-        async def ask(node_id: int) -> None:
+        async def ask(node_id: int, request: Request[Response]) -> None:
             silent[node_id] = f"no answer within {REPLICAS_TIMEOUT_S:g} s"
             with trio.move_on_after(REPLICAS_TIMEOUT_S):
                 try:
@@ -427,8 +485,8 @@ class Admin:
 
         await self._open_cluster().refreshed()
         async with trio.open_nursery() as nursery:
-            for node_id in sorted(nodes):
-                nursery.start_soon(ask, node_id)
+            for node_id, request in sorted(requests.items(), key=itemgetter(0)):
+                nursery.start_soon(ask, node_id, request)
 
     # -- brokers and leaders
 
@@ -447,7 +505,8 @@ class Admin:
         levels that the broker supports."""
         alive = {broker.node_id for broker in (await self._metadata(())).brokers}
         report = FeaturesReport({}, {})
-        await self._ask_each(alive, ApiKey.API_VERSIONS, ApiVersionsRequest(), *report)
+        requests = dict.fromkeys(alive, ApiVersionsRequest())
+        await self._ask_each(ApiKey.API_VERSIONS, requests, *report)
         return report
 
     async def update_features(
@@ -605,7 +664,7 @@ class Admin:
         self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool = False
     ) -> None:
         """Set properties of brokers, by node id; None restores what the broker's file says. Only
-        the rates of replication quotas can be changed while a broker runs."""
+        the rates of replication and of moves between log directories can be changed."""
         kind = ConfigResourceType.BROKER
         messages = tuple(
             TopicConfigChanges(

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "broker.defects": "",
     "broker.descriptors": "",
     "broker.disk": "protocol broker.log.files broker.private_files",
+    "broker.duties": "broker.config broker.log.housekeeping broker.replication.log_cleaner",
     "broker.errors": "protocol",
     "broker.histogram": "",
     "broker.machine": "__version__",

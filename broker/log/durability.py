@@ -26,12 +26,14 @@ from minibroker.broker.log.segment import Segment
 class Durability:
     """The durable part of a log.
 
-    All below `recovery_point` is synced; `generation` counts the truncations.
+    All below `recovery_point` is synced; `generation` counts the truncations. `lowest_truncation`
+    is the lowest offset of one since a move of the log has read it; `OFFSET_MAX` without one.
     """
 
     def __init__(self, files: Files, recovery_point: int, *, is_clean: bool) -> None:
         self.recovery_point = recovery_point
         self.generation = 0
+        self.lowest_truncation = OFFSET_MAX
         self._files = files
         # An offset in the segment (the active one) that was truncated since the last flush. The run
         # before may have died after a truncation: not below its recovery point, maybe right there.
@@ -46,6 +48,7 @@ class Durability:
     def record_truncation(self, offset: int, base_offset: int) -> None:
         """Record that the log will be truncated at an offset, in the segment of that base."""
         self.generation += 1
+        self.lowest_truncation = min(self.lowest_truncation, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self._truncated_from = min(self._truncated_from, base_offset)
 

@@ -26,6 +26,10 @@ class EpochFile:
         self._files = files
         self._path = directory / NAME
 
+    def move_to(self, directory: PurePath) -> None:
+        """Record that the log's directory was renamed."""
+        self._path = directory / NAME
+
     def load(self) -> EpochHistory | None:
         """Return the epochs in the file; None if it is missing or cannot be read."""
         try:

@@ -40,6 +40,7 @@ from minibroker.broker.log.admission import (
 from minibroker.broker.log.compaction import Compaction
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
 from minibroker.broker.log.log_segments import (
     DeletedSegments,
@@ -667,6 +668,40 @@ class Log:
         for segment in self._segments:
             segment.move_file(directory)
         self._deleted.move_to(directory)
+
+    def rename_to(self, directory: PurePath) -> None:
+        """Rename the directory of a log that goes on there (`log_moves.py`)."""
+        assert not len(self._deleted), "nothing was deleted of a log that is no partition's yet"
+        self._files.rename(self.directory, directory)
+        self._location = replace(self._location, directory=directory)
+        self._epoch_file.move_to(directory)
+        self._snapshots.move_to(directory)
+        for segment in self._segments:
+            segment.move_to(directory)
+        self._durability.record_name_change()
+
+    @property
+    def lowest_truncation(self) -> int:
+        """The lowest offset at which the log was truncated since `forget_truncations`; `OFFSET_MAX`
+        if it was not."""
+        return self._durability.lowest_truncation
+
+    def forget_truncations(self) -> None:
+        """Forget where the log was truncated."""
+        self._durability.lowest_truncation = OFFSET_MAX
+
+    def take_place_of(self, other: "Log") -> None:
+        """Become what another log with the same records is: by the batches alone, what has no
+        batch in it any more would be lost, as producers and the epochs without records."""
+        assert (self.log_end, self.damage, other.damage) == (other.log_end, None, None)
+        self.limits = other.limits
+        self.verifications = other.verifications
+        self.log_start = other.log_start
+        self.epochs = EpochHistory(other.epochs.entries)
+        self._epoch_file.update(self.epochs, True)
+        states = other.producers.dump()
+        self.producers.load(states)
+        self._snapshots.write(self.log_end, states)
 
     def record_damage(self, damage: Damage) -> None:
         """Record that bytes of the log are damaged; the mark survives restarts."""

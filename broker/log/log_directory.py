@@ -39,6 +39,7 @@ from minibroker.broker.log.directory import (
 )
 from minibroker.broker.log.disk_room import DiskRoom
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.future_logs import MOVED, FutureLog, FutureLogs
 from minibroker.broker.log.guarded_files import Guard, GuardedFiles
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.log_segments import is_delay_over
@@ -100,6 +101,8 @@ class LogDirectory:
         self._logs: dict[TopicPartition, Log] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._deleted: dict[Log, int] = {}  # when to remove their files, in wall clock ms
+        self._moved_away: dict[TopicPartition, Log] = {}  # to another directory, but not durably
+        self.futures = FutureLogs(self.files, root, self._location, self._before_truncation)
         self.changes = 0  # of the table of logs
         self.is_open = False  # all of its logs are known
         self._is_closed = False
@@ -111,7 +114,10 @@ class LogDirectory:
         self._log_start_file = Checkpoint(
             self.files,
             root / LOG_STARTS,
-            lambda: {name: _start_to_checkpoint(log) for name, log in self.logs.items()},
+            lambda: {
+                **self.futures.log_starts(),  # before they take the place of the former logs
+                **{name: _start_to_checkpoint(log) for name, log in self.logs.items()},
+            },
         )
         self._high_watermark_file = Checkpoint(
             self.files, root / HIGH_WATERMARKS, lambda: dict(self._high_watermarks)
@@ -157,6 +163,7 @@ class LogDirectory:
         }
         unknown = LastKnownState(is_clean=self.marks.is_clean, same_boot=self.marks.same_boot)
         names = self.files.list(self.root)
+        self.futures.find(names)
         deleted = [name for name in names if is_deleted_name(name) and self._is_dir(name)]
         for name in names:
             topic_partition = parse_log_name(name)
@@ -198,7 +205,8 @@ class LogDirectory:
     def _open(self, name: TopicPartition, last_known: LastKnownState, now_ms: int) -> None:
         directory = self.root / str(name)
         topic_id = read_topic_id(self.files, directory)
-        location = self._location(name, topic_id)
+        self.files.remove(directory / MOVED)
+        location = self._location(name, topic_id, directory)
         before = self._before_truncation
         log = Log.open(location, self._limits, last_known, before, now_ms=now_ms)
         has_records = max(log.log_end, last_known.promised_end) > 0
@@ -206,8 +214,7 @@ class LogDirectory:
         log.damage = min((one for one in (log.damage, unowned) if one), default=None)
         self._adopt(log)
 
-    def _location(self, name: TopicPartition, topic_id: bytes) -> LogLocation:
-        directory = self.root / str(name)
+    def _location(self, name: TopicPartition, topic_id: bytes, directory: PurePath) -> LogLocation:
         return LogLocation(self.files, directory, name, topic_id, self._sealed_files, self.room)
 
     def _is_dir(self, name: str) -> bool:
@@ -273,17 +280,13 @@ class LogDirectory:
         """Create a log. Raises Refused in a shortage, and OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self.root / str(topic_partition)
-        location = self._location(topic_partition, topic_id)
+        location = self._location(topic_partition, topic_id, directory)
+        self.remove_moved_away(topic_partition, now_ms)
         if shortage := self._forget(topic_partition):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, shortage)
         try:
             self._require_descriptors()
-            if self.files.exists(directory):
-                # Not a log of ours, which would be in the table.
-                self.files.rename(
-                    directory,
-                    name_aside(self.files, self.root, topic_partition, b"", STRAY_SUFFIX),
-                )
+            self._make_way(topic_partition)
             self.files.make_dir(directory)
             write_topic_id(self.files, directory, topic_id)
             before = self._before_truncation
@@ -294,6 +297,14 @@ class LogDirectory:
             raise refusal_of(error) from None
         self._adopt(log)
         return log
+
+    def _make_way(self, topic_partition: TopicPartition) -> None:
+        """Rename what has the name of a new log. It is no log of ours, which would be in the
+        table."""
+        directory = self.root / str(topic_partition)
+        if self.files.exists(directory):
+            aside = name_aside(self.files, self.root, topic_partition, b"", STRAY_SUFFIX)
+            self.files.rename(directory, aside)
 
     def claim(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
         """Give a log without a topic id the topic's. It is empty, or damaged until it is
@@ -319,9 +330,93 @@ class LogDirectory:
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Delete a log: its name is free at once, its files are removed after the delay."""
-        log = self._remove(topic_partition)
+        self._remove_later(self._remove(topic_partition), now_ms)
+
+    def _remove_later(self, log: Log, now_ms: int) -> None:
         self._put_aside(log, DELETE_SUFFIX)
         self._deleted[log] = now_ms + log.limits.file_delete_delay_ms
+
+    # -- moves between directories (`log_moves.py`)
+
+    def has_moved_here(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log of this name has taken the place of one in another directory, which may
+        still be there."""
+        return self.files.exists(self.root / str(topic_partition) / MOVED)
+
+    def forget_move(self, topic_partition: TopicPartition) -> None:
+        """Record that the former log of a log that has moved here is gone. Runs in a worker."""
+        directory = self.root / str(topic_partition)
+        if self.files.exists(directory):
+            self.files.remove(directory / MOVED)
+            self.files.sync_dir(directory)
+
+    def begin_future(
+        self, future: FutureLog, limits: LogLimits, log_start: int, now_ms: int
+    ) -> None:
+        """Make a future log, empty, from `log_start` on. Runs in a worker. Raises Refused in a
+        shortage, and OSError."""
+        try:
+            self._require_descriptors()
+            self.futures.begin(future, limits, log_start, now_ms)
+        except OSError as error:
+            raise refusal_of(error) from None
+
+    def prepare_future(self, future: FutureLog) -> None:
+        """Make durable what must be there before a future log takes the place of the present one:
+        the mark, and its start. Runs in a worker. Raises Refused in a shortage, and OSError."""
+        assert future.log is not None
+        try:
+            self.files.write_atomic(future.directory / MOVED, b"")
+        except OSError as error:
+            raise refusal_of(error) from None
+        if not self._log_start_file.ensure(future.topic_partition, future.log.log_start):
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, self._log_start_file.shortage)
+
+    def take_in(self, future: FutureLog, high_watermark: int) -> Log:
+        """Make a future log the log of its partition, under its name. Raises OSError, and then
+        nothing has changed."""
+        name, log = future.topic_partition, future.log
+        assert log is not None
+        self._make_way(name)
+        log.rename_to(self.root / str(name))
+        self.futures.take_out(name)
+        self._adopt(log)
+        self._high_watermarks[name] = high_watermark
+        return log
+
+    def let_go(self, topic_partition: TopicPartition) -> None:
+        """Take a log out of the table that another directory has taken in. Its files stay as they
+        are until `remove_moved_away`."""
+        self._moved_away[topic_partition] = self._remove(topic_partition)
+
+    def remove_moved_away(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Delete a log that was let go, if there is one."""
+        log = self._moved_away.pop(topic_partition, None)
+        if log is not None:
+            self._remove_later(log, now_ms)
+
+    def remove_found(self, topic_partition: TopicPartition) -> None:
+        """Rename a log whose successor is in another directory, at a start."""
+        directory = self.root / str(topic_partition)
+        topic_id = read_topic_id(self.files, directory)
+        args = self.files, self.root, topic_partition, topic_id, DELETE_SUFFIX
+        self.files.rename(directory, name_aside(*args))
+        self.files.sync_dir(self.root)
+
+    def cancel_future(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """End the move of a log to this directory, if there is one."""
+        future = self.futures.take_out(topic_partition)
+        if future is not None:
+            future.is_cancelled = True
+            if not future.is_in_use:
+                self.discard(future, now_ms)
+
+    def discard(self, future: FutureLog, now_ms: int) -> None:
+        """Remove a future log that is not in use."""
+        if future.log is None:
+            self.files.remove_tree(future.directory)
+        else:
+            self._remove_later(future.log, now_ms)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Keep the bytes of a log that the metadata does not know, under another name."""
@@ -435,6 +530,8 @@ class LogDirectory:
         Raises Refused in a shortage, but for the log start only if no file descriptor is free:
         retention makes room on a full disk.
         """
+        if topic_partition not in self._logs:
+            return  # a future log, which no checkpoint has
         before = self._high_watermarks[topic_partition]
         self._high_watermarks[topic_partition] = min(before, offset)
         for file in (self._recovery_point_file, self._high_watermark_file, self._first_dirty_file):
@@ -479,8 +576,9 @@ class LogDirectory:
         """Close all files and unlock the directory, without writing anything. May be called
         twice."""
         self._is_closed = True
-        for log in [*self._logs.values(), *self._deleted]:
+        for log in [*self._logs.values(), *self._moved_away.values(), *self._deleted]:
             log.abandon()
+        self.futures.abandon()
         self.marks.release()
 
     @property

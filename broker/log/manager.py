@@ -42,6 +42,7 @@ from minibroker.broker.log.guarded_files import DirectoryOffline
 from minibroker.broker.log.known_directories import NAME, KnownDirectories, KnownDirectory
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.log_directory import LogDirectory
+from minibroker.broker.log.log_moves import LogMoves
 from minibroker.broker.log.outcomes import SHORTAGES, LogLimits, shortage_text
 from minibroker.broker.log.sealed_files import SealedFiles
 from minibroker.broker.turns import Steps, Turns
@@ -107,6 +108,7 @@ class LogManager:
             for other in others
         )
         self.directories = (self._first, *self._others)
+        self.moves = LogMoves(self.directories)
         self._known = KnownDirectories(files, root)
         self._rows: dict[str, KnownDirectory] = {}  # by path
         self._offline: dict[TopicPartition, str] = {}
@@ -235,22 +237,32 @@ class LogManager:
             mark.begin(*whose, marks._replace(new_directory_id=new_id))
 
     def _require_one_of_each(self) -> None:
-        """Raise DataDirectoryError if a partition is in two directories."""
+        """Raise DataDirectoryError if a partition is in two directories, unless a crash has cut the
+        end of a move short: then the former log goes."""
         found: dict[TopicPartition, LogDirectory] = {}
         for directory in self._healthy():
             with explaining(directory.root), suppress(DirectoryOffline):
                 for name in directory.find_logs():
                     other = found.setdefault(name, directory)
-                    if other is not directory:
+                    if other is directory:
+                        continue
+                    former = [one for one in (other, directory) if not one.has_moved_here(name)]
+                    if len(former) != 1:
                         raise DataDirectoryError(
                             f"partition {name} is in two log directories, {other.root} and"
                             f" {directory.root}: move the older one away"
                         )
+                    former[0].remove_found(name)
+                    found[name] = directory if former[0] is other else other
 
     def settle(self) -> None:
         """From now on a log that is not here is a new one: all roles that this broker had were
         sent."""
         self._is_settled = True
+        for future, target in self.moves.wanted():
+            name = future.topic_partition
+            if name not in self._offline and self.moves.source_of(name) in (None, target):
+                self.moves.cancel(name, 0)
 
     # -- how the last runs ended
 
@@ -359,7 +371,7 @@ class LogManager:
     # -- the table of logs
 
     def _directory_of(self, name: TopicPartition) -> LogDirectory | None:
-        return next((one for one in self._healthy() if one.get(name) is not None), None)
+        return self.moves.source_of(name)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """Return the log of a partition, if this broker has one that is not offline."""
@@ -392,8 +404,8 @@ class LogManager:
     def create(
         self, topic_partition: TopicPartition, topic_id: bytes, limits: LogLimits, now_ms: int
     ) -> Log:
-        """Create a log in the directory with the fewest. Raises Refused in a shortage, or if the
-        log is offline or may be; and OSError."""
+        """Create a log where it was wanted, else in the directory with the fewest. Raises Refused
+        in a shortage, or if the log is offline or may be; and OSError."""
         self._note_failures()
         if not self._is_settled:
             for directory in self._noted:
@@ -401,7 +413,8 @@ class LogManager:
         if reason := self._offline.get(topic_partition, ""):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         assert self._directory_of(topic_partition) is None, "there is a log of that name"
-        directory = min(self._healthy(), key=len)
+        fewest = min(self._healthy(), key=len)
+        directory = self.moves.take_preferred(topic_partition, fewest)
         return directory.create(topic_partition, topic_id, limits, now_ms)
 
     def claim(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
@@ -413,12 +426,14 @@ class LogManager:
         """Delete a log: its name is free at once, its files are removed after the delay. One that
         is offline is set aside when it is found again."""
         self._offline.pop(topic_partition, None)
+        self.moves.cancel(topic_partition, now_ms)
         if directory := self._directory_of(topic_partition):
             with suppress(DirectoryOffline):
                 directory.delete(topic_partition, now_ms)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Keep the bytes of a log that the metadata does not know, under another name."""
+        self.moves.cancel(topic_partition, 0)
         with suppress(DirectoryOffline):
             self._require(topic_partition).set_aside(topic_partition)
 

@@ -406,6 +406,10 @@ class Snapshots:
         self._files = files
         self._directory = directory
 
+    def move_to(self, directory: PurePath) -> None:
+        """Record that the log's directory was renamed."""
+        self._directory = directory
+
     def path(self, offset: int) -> PurePath:
         """Return the path of the snapshot at an offset."""
         return self._directory / file_name(offset, SNAPSHOT_SUFFIX)

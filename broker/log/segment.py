@@ -465,6 +465,14 @@ class Segment:
         self.file.path = directory / (self.file.path.name + suffix)
         self._sealed_files.close(self.file)
 
+    def move_to(self, directory: PurePath) -> None:
+        """Record that the log's directory was renamed; its files stay in use."""
+        self.path = directory / self.path.name
+        for index in (self.offset_index, self.time_index, self.aborted):
+            index.path = directory / index.path.name
+        if isinstance(self.file, SealedFile):
+            self.file.path = self.path
+
     def return_file(self) -> None:
         """Record that the file of a sealed segment has its first name again."""
         assert isinstance(self.file, SealedFile)

@@ -11,8 +11,10 @@ LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+MOVES_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+REPLICATION_RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 # What ALTER_CONFIGS may change of a broker while it runs.
-DYNAMIC_PROPERTIES: Final = (LEADER_RATE, FOLLOWER_RATE)
+DYNAMIC_PROPERTIES: Final = (*REPLICATION_RATES, MOVES_RATE)
 ALL_REPLICAS: Final = "*"
 TEXTS_KEPT: Final = 1_000  # lists of replicas whose parts are remembered
 
@@ -34,6 +36,14 @@ class Quotas:
         LONG_MAX,
         "Bytes per second that this broker copies of throttled replicas that are not in sync; "
         "ALTER_CONFIGS changes it while the broker runs.",
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        MOVES_RATE,
+        Kind.INT,
+        LONG_MAX,
+        "How many bytes this broker copies in a second, at most, in moves between its log "
+        "directories; ALTER_CONFIGS changes it while the broker runs.",
+        unit="bytes",
     )
     leader_replication_throttled_replicas: str = setting(
         LEADER_REPLICAS,

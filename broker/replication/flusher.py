@@ -60,11 +60,12 @@ class Flusher:
             mode: _FlushQueue(sync_dir) for mode in ("always", "interval")
         }
         self._created = _NameQueue(sync_dir)
+        self._held: set[Partition] = set()
 
     def schedule(self, partition: Partition, now: float) -> None:
         """Schedule the flush of a partition that has records which are not durable."""
         queue = self._queues.get(partition.settings.flush)
-        if queue is not None:
+        if queue is not None and partition not in self._held:
             settings = partition.settings
             is_at_once = settings.flush == "always"
             queue.add(partition, now if is_at_once else now + settings.flush_ms / 1000)
@@ -81,8 +82,27 @@ class Flusher:
         if partition.log.durable_end < partition.log.log_end:
             self.schedule(partition, now)
 
+    def hold(self, partition: Partition) -> None:
+        """Begin no flush of a partition before `release`: more of its log does not become durable,
+        but for a flush that has begun."""
+        self._held.add(partition)
+        for queue in self._queues.values():
+            queue.discard(partition)
+
+    def release(self, partition: Partition, now: float) -> None:
+        """Flush a partition again, with what was put off."""
+        if partition in self._held:
+            self._held.discard(partition)
+            self.reschedule(partition, now)
+
+    def on_moved(self, partition: Partition) -> None:
+        """Ignore what becomes of the former log of a partition."""
+        for queue in (*self._queues.values(), self._created):
+            queue.forgive(partition)
+
     def forget(self, partition: Partition) -> None:
         """Drop a partition whose log is about to be deleted."""
+        self._held.discard(partition)
         for queue in (*self._queues.values(), self._created):
             queue.discard(partition)
             queue.forgive(partition)
@@ -153,11 +173,12 @@ class _FlushQueue:
 
     async def _flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
         began_at = trio.current_time()
-        flush = partition.log.start_flush()
+        log = partition.log  # which a move may replace meanwhile
+        flush = log.start_flush()
         if not await self._sync(partition, flush):
             return
         self._times.record(trio.current_time() - began_at)
-        partition.log.finish_flush(flush)
+        log.finish_flush(flush)
         on_flushed(partition, trio.current_time())
 
     async def _sync(self, partition: Partition, flush: Flush) -> bool:
@@ -200,6 +221,7 @@ class _NameQueue(_FlushQueue):
 
     async def _flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
         del on_flushed  # no record became durable
-        flush = partition.log.start_names_flush()
+        log = partition.log
+        flush = log.start_names_flush()
         if await self._sync(partition, flush):
-            partition.log.finish_names_flush(flush)
+            log.finish_names_flush(flush)

@@ -106,11 +106,12 @@ def may_throttle_copy(partition: Partition, broker_id: int) -> bool:
 
 
 class ReplicationQuotas(NamedTuple):
-    """The two quotas of a broker."""
+    """The quotas of a broker: of replication, and of moves between its log directories."""
 
     broker_id: int
     leader: ReplicationQuota
     follower: ReplicationQuota
+    moves: ReplicationQuota
 
     def holds_back(self, partition: Partition, replica_id: int, now: float) -> bool:
         """Whether the leader's quota leaves nothing for a follower now. It may hold back only one

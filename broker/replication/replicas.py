@@ -142,7 +142,7 @@ class Replicas:
         self._isr_expands = 0
         self.image = ClusterImage()
         self.quotas = ReplicationQuotas(
-            config.node_id, ReplicationQuota(), collaborators.fetchers.quota
+            config.node_id, ReplicationQuota(), collaborators.fetchers.quota, ReplicationQuota()
         )
         self._limit_replication()
         self.ready = trio.Event()
@@ -366,7 +366,7 @@ class Replicas:
         """Set the limits of the quotas by what the controller says of this broker."""
         here = self.image.brokers.get(self.broker_id)
         limits = self._config.replication_limits(NOTHING if here is None else here.configs)
-        self.quotas.leader.limit, self.quotas.follower.limit = limits
+        self.quotas.leader.limit, self.quotas.follower.limit, self.quotas.moves.limit = limits
 
     def _reconfigure(self, topic: str, now: float) -> None:
         """Apply a topic's new settings to its partitions."""

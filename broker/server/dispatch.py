@@ -107,6 +107,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.TXN_OFFSET_COMMIT: _changes(txn_offsets.commit),
     ApiKey.DESCRIBE_ACLS: _reads(acls.describe),
     ApiKey.DESCRIBE_CONFIGS: _reads(configs.describe),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _changes(log_dirs.alter),
     ApiKey.DESCRIBE_LOG_DIRS: _reads(log_dirs.describe),
     ApiKey.CREATE_PARTITIONS: _changes(topics.create_partitions),
     ApiKey.DELETE_GROUPS: _changes(groups.delete),

@@ -16,6 +16,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.cached_reads import ReadAhead
 from minibroker.broker.log.disk_room import RoomStatistics
+from minibroker.broker.log.log_moves import LogMoves
 from minibroker.broker.log.manager import DirectoryState
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
@@ -102,6 +103,7 @@ class Services:
     in_worker: InWorker = _here
     room_statistics: Callable[[], RoomStatistics] = RoomStatistics
     log_directories: Callable[[], Sequence[DirectoryState]] = tuple
+    log_moves: LogMoves = field(default_factory=lambda: LogMoves(()))
     unpacking: trio.Lock = field(default_factory=trio.Lock)
     reading: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(READS_AT_ONCE))
 

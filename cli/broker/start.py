@@ -47,7 +47,12 @@ def start(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", "-d", help="Data directory.", show_default=False),
+        typer.Option(
+            "--data-dir",
+            "-d",
+            help="Data directory; several log directories with commas between them.",
+            show_default=False,
+        ),
     ] = None,
     listen: Annotated[
         str,

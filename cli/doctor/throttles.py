@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from minibroker.broker.findings.throttles import QuotaLimits, throttled_partitions
 from minibroker.broker.properties.quotas import (
-    DYNAMIC_PROPERTIES,
     FOLLOWER_RATE,
     LEADER_RATE,
+    REPLICATION_RATES,
     rate_limit,
 )
 from minibroker.protocol.constants import INT64_MAX
@@ -48,7 +48,7 @@ def inspect_quotas(
     limits = {}
     for node in sorted({node for one in partitions.values() for node in one.replicas}):
         if node in live:
-            described = admin.describe_broker_configs(node, *DYNAMIC_PROPERTIES)
+            described = admin.describe_broker_configs(node, *REPLICATION_RATES)
             own = {one.name: one.value for one in described}
             rates = (rate_limit(own, name, INT64_MAX) for name in (LEADER_RATE, FOLLOWER_RATE))
             limits[node] = QuotaLimits(*rates)
@@ -66,11 +66,12 @@ def _leader_sizes(
     admin: "Admin", partitions: "Mapping[TopicPartition, PartitionMetadata]"
 ) -> "dict[TopicPartition, int]":
     """Return the bytes of each partition's log at its leader, if that answers."""
+    from minibroker.protocol.messages.log_dirs import present_logs
     from minibroker.protocol.types import TopicPartition
 
     sizes = {}
     for node, answer in admin.describe_log_dirs(partitions).answers.items():
-        for log in answer.logs:
+        for log in present_logs(answer):
             name = TopicPartition(log.topic, log.partition)
             if name in partitions and partitions[name].leader_id == node:
                 sizes[name] = log.size

@@ -40,12 +40,13 @@ class DiskRow(NamedTuple):
 
 def disk_rows(topics: "Iterable[TopicMetadata]", report: "LogDirsReport") -> Iterator[DiskRow]:
     """Yield the rows, by topic, partition and broker."""
+    from minibroker.protocol.messages.log_dirs import logs_by_directory
+
     found: dict[tuple[str, int], dict[int, tuple[LogSize, str]]] = {}
     offline: dict[int, str] = {}
     for node_id, answer in report.answers.items():
-        told = [(one.directory, one.logs) for one in answer.others]
-        for directory, logs in ((answer.directory, answer.logs), *told):
-            for log in logs:
+        for directory, log in logs_by_directory(answer):
+            if not log.is_future:
                 key = log.topic, log.partition
                 found.setdefault(key, {})[node_id] = log, directory
         failed = [other.directory for other in answer.others if other.error]

@@ -22,11 +22,14 @@ from minibroker.cli.terminal import (
     readable,
 )
 from minibroker.cli.topic.reassignment_plan import (
+    NO_LOG_DIRS,
     Assignments,
+    LogDirs,
     Name,
     PlanError,
     balanced_plan,
     plan_json,
+    read_log_dirs,
     read_plan,
     resized_plan,
 )
@@ -127,9 +130,10 @@ def reassign(
         if topic is not None:
             present = _present(admin, readable(topic, "the topic's name"), numbers)
             plan = present if nodes is None else _balanced(admin, present, nodes)
+            log_dirs: LogDirs = {}
         else:
             assert plan_file is not None
-            plan = _read(plan_file)
+            plan, log_dirs = _read(plan_file)
             present = {}
             for name in sorted({name for name, _ in plan}):
                 present |= _present(admin, name, None)
@@ -137,21 +141,30 @@ def reassign(
         if not (verify or cancel):
             _check_brokers(admin, nodes or {node for one in plan.values() for node in one})
         if verify:
-            _verify(admin, plan, present)
+            _verify(admin, plan, present, log_dirs)
         elif cancel:
-            _cancel(admin, plan)
+            _cancel(admin, plan, log_dirs)
         elif dry_run:
-            print(plan_json(plan))
+            print(plan_json(plan, log_dirs))
         else:
             note(f"the present assignment: {plan_json(present)}")
-            carry_out(admin, plan, throttle, is_waiting=not no_wait)
+            carry_out(admin, plan, throttle, log_dirs=log_dirs, is_waiting=not no_wait)
 
 
 def carry_out(
-    admin: "Admin", plan: Assignments, rate: int | None = None, *, is_waiting: bool = True
+    admin: "Admin",
+    plan: Assignments,
+    rate: int | None = None,
+    *,
+    log_dirs: LogDirs = NO_LOG_DIRS,
+    is_waiting: bool = True,
 ) -> None:
     """Begin these reassignments, throttled to `rate` bytes a second if it is given, and print what
-    is left until all are done; then their throttle ends. Exits with 1 if one is refused."""
+    is left until all are done; then their throttle ends. `log_dirs` are the log directories in
+    which replicas are to be. Exits with 1 if a reassignment or a move is refused."""
+    from minibroker.cli.topic.log_dirs import ask_for_moves, finish_moves
+
+    not_moved = ask_for_moves(admin, log_dirs)  # first: new replicas are made there
     if rate is not None:
         _throttle(admin, plan, rate)
     report = admin.alter_partition_reassignments(plan)
@@ -161,9 +174,17 @@ def carry_out(
     if is_waiting and report.accepted:
         _wait(admin, report.accepted)
         print(f"Reassigned {counted(len(report.accepted), 'partition')}.")
+    if is_waiting:
+        accepted = {(topic, number) for topic, number in report.accepted}
+        wanted = {
+            one: path
+            for one, path in log_dirs.items()
+            if one[:2] in accepted and one not in not_moved
+        }
+        not_moved |= finish_moves(admin, wanted)
     if is_waiting or not report.accepted:
         _end_throttle(admin, plan)
-    if report.failed:
+    if report.failed or not_moved:
         raise typer.Exit(FAILED)
 
 
@@ -184,6 +205,7 @@ def look(admin: "Admin", names: Iterable[Name]) -> "Sight":
     from minibroker.cli.topic.reassignment_progress import Sight
     from minibroker.client.errors import ClientError
     from minibroker.protocol.errors import BrokerError
+    from minibroker.protocol.messages.log_dirs import present_logs
 
     found = admin.list_partition_reassignments(names)
     ongoing = {(name.topic, name.partition): one for name, one in found.items()}
@@ -201,7 +223,7 @@ def look(admin: "Admin", names: Iterable[Name]) -> "Sight":
         if one.leader_id >= 0
     }
     sizes = {
-        node: {(log.topic, log.partition): log.size for log in answer.logs}
+        node: {(log.topic, log.partition): log.size for log in present_logs(answer)}
         for node, answer in report.answers.items()
     }
     return Sight(ongoing, leaders, sizes)
@@ -278,7 +300,9 @@ def alter_replication_factor(
     carry_out(admin, plan, rate)
 
 
-def _verify(admin: "Admin", plan: Assignments, present: Assignments) -> None:
+def _verify(admin: "Admin", plan: Assignments, present: Assignments, log_dirs: LogDirs) -> None:
+    from minibroker.cli.topic.log_dirs import misplaced
+
     ongoing = _ongoing(admin, plan)
     other = [
         (name, "is being reassigned" if name in ongoing else f"is on {_listed(present.get(name))}")
@@ -287,13 +311,19 @@ def _verify(admin: "Admin", plan: Assignments, present: Assignments) -> None:
     ]
     for (topic, number), what in other[:NAMED_MAX]:
         note(f"{topic}-{number} {what}, planned is {_listed(plan[topic, number])}")
+    elsewhere = misplaced(admin, log_dirs)
+    for (topic, number, node), what in [*elsewhere.items()][:NAMED_MAX]:
+        note(f"{topic}-{number} on broker {node} {what}")
     print(f"{len(plan) - len(other)} of {counted(len(plan), 'partition')} as planned.")
     _end_throttle(admin, plan)
-    if other:
+    if other or elsewhere:
         raise typer.Exit(FAILED)
 
 
-def _cancel(admin: "Admin", plan: Assignments) -> None:
+def _cancel(admin: "Admin", plan: Assignments, log_dirs: LogDirs) -> None:
+    from minibroker.cli.topic.log_dirs import cancel_moves
+
+    cancel_moves(admin, log_dirs)
     report = admin.alter_partition_reassignments(dict.fromkeys(sorted(_ongoing(admin, plan))))
     print(f"Cancelled the reassignment of {counted(len(report.accepted), 'partition')}.")
     _end_throttle(admin, plan)
@@ -367,9 +397,11 @@ def _balanced(admin: "Admin", present: Assignments, brokers: list[int]) -> Assig
 
 def sizes_of(admin: "Admin", names: Collection[Name]) -> dict[Name, int]:
     """Return the bytes of the largest replica of each partition, as far as brokers tell."""
+    from minibroker.protocol.messages.log_dirs import present_logs
+
     sizes: dict[Name, int] = {}
     for answer in admin.describe_log_dirs(names).answers.values():
-        for log in answer.logs:
+        for log in present_logs(answer):
             name = log.topic, log.partition
             sizes[name] = max(log.size, sizes.get(name, 0))
     if len(sizes) < len(names):
@@ -378,10 +410,10 @@ def sizes_of(admin: "Admin", names: Collection[Name]) -> dict[Name, int]:
     return sizes
 
 
-def _read(path: Path) -> Assignments:
+def _read(path: Path) -> tuple[Assignments, LogDirs]:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        return read_plan(text)
+        return read_plan(text), read_log_dirs(text)
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

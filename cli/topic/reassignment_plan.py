@@ -19,9 +19,13 @@ from minibroker.protocol.constants import INT32_MAX
 
 Name: TypeAlias = tuple[str, int]
 Assignments: TypeAlias = dict[Name, tuple[int, ...]]
+# The path of a log directory, by topic, partition and broker.
+LogDirs: TypeAlias = Mapping[tuple[str, int, int], str]
 Racks: TypeAlias = Mapping[int, str | None]
 
+ANY: Final = "any"  # the broker chooses the log directory
 NO_RACKS: Final[Racks] = MappingProxyType({})
+NO_LOG_DIRS: Final[LogDirs] = MappingProxyType({})
 NO_SIZES: Final[Mapping[Name, int]] = MappingProxyType({})
 # How far above the mean the bytes of a broker may be before replicas move for them alone.
 BYTES_TOLERANCE: Final = 0.1
@@ -49,6 +53,25 @@ def read_plan(text: str) -> Assignments:
     return plan
 
 
+def read_log_dirs(text: str) -> dict[tuple[str, int, int], str]:
+    """Read where replicas are to be from a plan that `read_plan` has read: the entries of
+    `log_dirs`, one for each replica, but for `any`. Raises `PlanError`."""
+    found: dict[tuple[str, int, int], str] = {}
+    for one in json.loads(text)["partitions"]:
+        paths, replicas = one.get("log_dirs"), _replicas(one["replicas"])
+        if paths is None:
+            continue
+        name = one["topic"], number_of(one["partition"])
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise PlanError(f"log_dirs of {name[0]}-{name[1]} is no list of paths")
+        if len(paths) != len(replicas):
+            what = f"{len(paths)} log_dirs for {len(replicas)} replicas"
+            raise PlanError(f"{name[0]}-{name[1]} has {what}: give each one, or {ANY!r}")
+        placed = zip(replicas, paths, strict=True)
+        found |= {(*name, node): path for node, path in placed if path != ANY}
+    return found
+
+
 def _topic(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no name of a topic")
@@ -70,10 +93,15 @@ def number_of(value: Any) -> int:
     return number
 
 
-def plan_json(assignments: Mapping[Name, Sequence[int]]) -> str:
+def plan_json(assignments: Mapping[Name, Sequence[int]], log_dirs: LogDirs = NO_LOG_DIRS) -> str:
     """Return a plan as Kafka's JSON, in one line."""
     partitions = [
-        {"topic": topic, "partition": number, "replicas": [*replicas]}
+        {
+            "topic": topic,
+            "partition": number,
+            "replicas": [*replicas],
+            "log_dirs": [log_dirs.get((topic, number, node), ANY) for node in replicas],
+        }
         for (topic, number), replicas in sorted(assignments.items())
     ]
     return json.dumps({"version": 1, "partitions": partitions})

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.broker.properties.quotas import (
     ALL_REPLICAS,
-    DYNAMIC_PROPERTIES,
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
+    REPLICATION_RATES,
     listed_replicas,
 )
 from minibroker.cli.topic.reassignment_plan import Name
@@ -89,7 +89,7 @@ def throttle_changes(
                 listed[FOLLOWER_REPLICAS] |= {(number, node) for node in move.added}
         topics[topic] = {name: _formatted(listed[name]) for name in LISTS}
     nodes = {node for move in moves.values() for node in (*move.sources, *move.added)}
-    rates: Settings = dict.fromkeys(DYNAMIC_PROPERTIES, str(rate))
+    rates: Settings = dict.fromkeys(REPLICATION_RATES, str(rate))
     return ThrottleChanges(topics, {node: {**rates} for node in sorted(nodes)})
 
 
@@ -115,7 +115,7 @@ def removal_changes(
             if ours:
                 topics.setdefault(topic, {})[name] = _formatted(listed - ours) or None
     brokers: dict[int, Settings] = {
-        node: dict.fromkeys(DYNAMIC_PROPERTIES) for node in sorted(ended - kept)
+        node: dict.fromkeys(REPLICATION_RATES) for node in sorted(ended - kept)
     }
     return ThrottleChanges(topics, brokers)
 

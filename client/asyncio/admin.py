@@ -60,6 +60,7 @@ class Admin:
     describe_cluster = awaiting(TrioAdmin.describe_cluster)
     describe_replicas = awaiting(TrioAdmin.describe_replicas)
     describe_log_dirs = awaiting(TrioAdmin.describe_log_dirs)
+    alter_replica_log_dirs = awaiting(TrioAdmin.alter_replica_log_dirs)
     unregister_broker = awaiting(TrioAdmin.unregister_broker)
     describe_features = awaiting(TrioAdmin.describe_features)
     update_features = awaiting(TrioAdmin.update_features)

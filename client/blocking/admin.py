@@ -59,6 +59,7 @@ class Admin:
     describe_cluster = waiting(TrioAdmin.describe_cluster)
     describe_replicas = waiting(TrioAdmin.describe_replicas)
     describe_log_dirs = waiting(TrioAdmin.describe_log_dirs)
+    alter_replica_log_dirs = waiting(TrioAdmin.alter_replica_log_dirs)
     unregister_broker = waiting(TrioAdmin.unregister_broker)
     describe_features = waiting(TrioAdmin.describe_features)
     update_features = waiting(TrioAdmin.update_features)

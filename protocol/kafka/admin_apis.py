@@ -72,6 +72,17 @@ DESCRIBE_ACLS: Final = api_of(
     """,
     flexible=2,
 )
+ALTER_REPLICA_LOG_DIRS: Final = api_of(
+    34,
+    "AlterReplicaLogDirs",
+    "1-2",
+    "dirs[path:string topics[name:string partitions:[i32]]]",
+    """
+    throttle_time_ms:i32
+    results[topic_name:string partitions[partition_index:i32 error_code:i16]]
+    """,
+    flexible=2,
+)
 DESCRIBE_LOG_DIRS: Final = api_of(
     35,
     "DescribeLogDirs",

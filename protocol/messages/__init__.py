@@ -110,6 +110,7 @@ _MODULES: Final = {
     ApiKey.TXN_OFFSET_COMMIT: "transactions",
     ApiKey.DESCRIBE_ACLS: "acls",
     ApiKey.DESCRIBE_CONFIGS: "configs",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "log_dirs",
     ApiKey.DESCRIBE_LOG_DIRS: "log_dirs",
     ApiKey.CREATE_PARTITIONS: "topics",
     ApiKey.DELETE_GROUPS: "groups",

@@ -6,14 +6,20 @@ from typing import Any
 
 from minibroker.client.admin import (
     ClusterDescription,
+    LogDirsAlteration,
     LogDirsReport,
     PartitionReassignment,
     ReassignmentsReport,
+    TopicPartitionReplica,
 )
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.config_descriptions import ConfigDescription
-from minibroker.protocol.messages.log_dirs import DescribeLogDirsResponse, LogSize
+from minibroker.protocol.messages.log_dirs import (
+    DescribeLogDirsResponse,
+    LogSize,
+    OtherLogDirectory,
+)
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     PartitionMetadata,
@@ -40,6 +46,9 @@ class FakeCluster:
         self.topic_configs: dict[str, dict[str, str]] = {name: {} for name, _ in replicas}
         self.broker_configs: dict[int, dict[str, str]] = {node: {} for node in self.known}
         self.sizes: dict[int, dict[Name, int]] = {}
+        self.log_dirs: dict[tuple[str, int, int], str] = {}  # of replicas that are not in "d"
+        self.copies: dict[tuple[str, int, int], str] = {}  # of those that move until `move`
+        self.stuck: set[str] = set()  # directories to which no move ends
         self.changes: list[tuple[str, dict[str, str | None]]] = []
         self.changes_before: list[tuple[str, dict[str, str | None]]] = []
 
@@ -73,13 +82,51 @@ class FakeCluster:
 
     def describe_log_dirs(self, names: Iterable[Name]) -> LogDirsReport:
         wanted = [*names]
-        answers = {
-            node: DescribeLogDirsResponse(
-                "d", tuple(LogSize(*name, logs[name]) for name in wanted if name in logs)
-            )
-            for node, logs in self.sizes.items()
-        }
+        answers = {}
+        for node in {*self.sizes, *(node for nodes in self.replicas.values() for node in nodes)}:
+            logs: dict[str, list[LogSize]] = {"d": []}
+            for name in wanted:
+                is_told = bool(self.log_dirs) and node in self.replicas.get(name, ())
+                if name not in self.sizes.get(node, {}) and not is_told:
+                    continue
+                size = self.sizes.get(node, {}).get(name, 0)
+                path = self.log_dirs.get((*name, node), "d")
+                logs.setdefault(path, []).append(LogSize(*name, size))
+                if path := self.copies.get((*name, node), ""):
+                    copy = LogSize(*name, 0, 7, is_future=True)
+                    logs.setdefault(path, []).append(copy)
+            others = [
+                OtherLogDirectory(path, 0, "", tuple(logs[path])) for path in logs if path != "d"
+            ]
+            if node in self.sizes or self.log_dirs:
+                answers[node] = DescribeLogDirsResponse("d", tuple(logs["d"]), others=tuple(others))
         return LogDirsReport(answers, {})
+
+    def alter_replica_log_dirs(
+        self, wanted: Mapping[tuple[str, int, int], str]
+    ) -> LogDirsAlteration:
+        failed: dict[TopicPartitionReplica, tuple[ErrorCode, str]] = {}
+        self.log_dirs.setdefault(("", 0, 0), "d")  # from now on places are told
+        for one, path in wanted.items():
+            replica = TopicPartitionReplica(*one)
+            if path not in ("d", "e", *self.stuck):
+                failed[replica] = ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is no log directory"
+            elif one[2] not in self.replicas[one[:2]]:
+                self.log_dirs[one] = path
+                failed[replica] = ErrorCode.REPLICA_NOT_AVAILABLE, "not here yet"
+            elif self.log_dirs.get(one, "d") == path:
+                self.copies.pop(one, None)
+            else:
+                self.copies[one] = path
+        accepted = [TopicPartitionReplica(*one) for one in wanted if (*one,) not in failed]
+        return LogDirsAlteration(tuple(accepted), failed)
+
+    def move(self) -> None:
+        """End the moves between log directories."""
+        for one, path in self.copies.items():
+            if path not in self.stuck:
+                self.log_dirs[one] = path
+        self.copies.clear()
 
     # -- reassignments
 

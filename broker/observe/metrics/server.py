@@ -149,15 +149,17 @@ def fetcher_families(sources: Sources) -> Iterator[Metric]:
 
 
 def quota_families(sources: Sources) -> Iterator[Metric]:
-    """Make the metrics of the replication quotas: what this broker sends and copies under them."""
+    """Make the metrics of the replication quotas: what this broker sends and copies under them, and
+    what it moves between its log directories."""
     now, quotas = trio.current_time(), sources.services.replicas.quotas
-    text = "Bytes of throttled replicas that were moved, as their leader or their follower"
+    text = "Bytes moved of throttled replicas, as their leader or follower, or between directories"
     moved = counter("minibroker_replication_quota_bytes", text, "side")
-    text = "Measured rate of throttled replicas, over the last 11 seconds"
+    text = "Measured rate of these, over the last 11 seconds"
     rates = gauge("minibroker_replication_quota_bytes_per_second", text, "side")
     text = "Limit of the replication quota, +Inf without one"
     limits = gauge("minibroker_replication_quota_limit_bytes_per_second", text, "side")
-    for side, quota in (("leader", quotas.leader), ("follower", quotas.follower)):
+    sides = {"leader": quotas.leader, "follower": quotas.follower, "moves": quotas.moves}
+    for side, quota in sides.items():
         found = quota.statistics(now)
         moved.add_metric([side], found.bytes)
         rates.add_metric([side], found.rate)

@@ -1,4 +1,4 @@
-"""The directories of logs: DESCRIBE_LOG_DIRS."""
+"""The directories of logs: DESCRIBE_LOG_DIRS and ALTER_REPLICA_LOG_DIRS."""
 
 from typing import Any, Final
 
@@ -7,9 +7,12 @@ from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic
 from minibroker.protocol.kafka.schema import Version
 from minibroker.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogSize,
+    WantedLogDirectory,
 )
 from minibroker.protocol.types import TopicPartition
 
@@ -41,10 +44,38 @@ def _topics(logs: tuple[LogSize, ...]) -> Any:
 
 
 def _log(one: LogSize) -> Any:
-    return _LOG(one.partition, one.size, one.lag, False)
+    return _LOG(one.partition, one.size, one.lag, one.is_future)
+
+
+_ALTER: Final = admin_apis.ALTER_REPLICA_LOG_DIRS
+_ALTERED: Final = _ALTER.response.of("results")
+
+
+def _alter_request(asked: Any, version: Version) -> AlterReplicaLogDirsRequest:
+    return AlterReplicaLogDirsRequest(
+        tuple(
+            WantedLogDirectory(topic.name, number, one.path)
+            for one in asked.dirs
+            for topic in one.topics
+            for number in topic.partitions
+        )
+    )
+
+
+def _alter_response(answer: AlterReplicaLogDirsResponse, version: Version) -> Any:
+    make = _ALTERED.of("partitions").make
+    results = by_topic(_ALTERED.make, lambda one: make(one.partition, one.error), answer.partitions)
+    return _ALTER.response.make(results=results)
 
 
 ADAPTERS: Final = (
+    Adapter(
+        _ALTER,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        _alter_request,
+        _alter_response,
+        Array("dirs", "topics", "partitions"),
+    ),
     Adapter(
         _API,
         ApiKey.DESCRIBE_LOG_DIRS,

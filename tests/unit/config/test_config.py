@@ -359,4 +359,4 @@ def test_what_can_be_altered_of_a_broker():
     assert not rows[name].is_read_only
     assert [one.value for one in rows[name].synonyms] == ["7", str(2**63 - 1)]
     assert rows["num.partitions"].is_read_only
-    assert config.replication_limits({name: "7"}) == (7.0, float("inf"))
+    assert config.replication_limits({name: "7"}) == (7.0, float("inf"), float("inf"))

@@ -34,10 +34,14 @@ from minibroker.protocol.messages.leaders import (
     PartitionElected,
 )
 from minibroker.protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     LogSize,
     OtherLogDirectory,
+    ReplicaLogDirAltered,
+    WantedLogDirectory,
 )
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -327,6 +331,36 @@ def test_the_directory_of_logs_is_described() -> None:
     assert [(topic.name, [tuple(one) for one in topic.partitions]) for topic in told.topics] == [
         ("t", [(1, 500, 3, False)]),
         ("u", [(0, 7, 0, False)]),
+    ]
+
+
+def test_a_copy_that_is_to_move_is_described() -> None:
+    """As Kafka marks a future replica, with how far it is behind the log."""
+    future = LogSize("t", 1, 300, 2, is_future=True)
+    message = DescribeLogDirsResponse("/data", (future,))
+    (told,) = answer_to(
+        request(admin_apis.DESCRIBE_LOG_DIRS, 4, None), admin_apis.DESCRIBE_LOG_DIRS, message
+    ).results
+    assert [tuple(one) for one in told.topics[0].partitions] == [(1, 300, 2, True)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_replicas_are_sent_to_other_directories(version: int) -> None:
+    """Each with its directory; the answers are by topic."""
+    api = admin_apis.ALTER_REPLICA_LOG_DIRS
+    frame = request(api, version, [("/b", [("t", [1, 2])]), ("/c", [("u", [0])])])
+    wanted = (("t", 1, "/b"), ("t", 2, "/b"), ("u", 0, "/c"))
+    expected = AlterReplicaLogDirsRequest(tuple(WantedLogDirectory(*one) for one in wanted))
+    assert decode_request(frame)[0].message == expected
+    answers = (
+        ReplicaLogDirAltered("t", 1),
+        ReplicaLogDirAltered("t", 2, 57, "not one of its log.dirs"),
+        ReplicaLogDirAltered("u", 0, 9, "not here yet"),
+    )
+    told = answer_to(frame, api, AlterReplicaLogDirsResponse(answers)).results
+    assert [(topic.topic_name, [tuple(one) for one in topic.partitions]) for topic in told] == [
+        ("t", [(1, 0), (2, 57)]),
+        ("u", [(0, 9)]),
     ]
 
 

@@ -114,13 +114,22 @@ async def test_quotas_tell_their_limit_and_their_rate(path: str) -> None:
     quotas = node.replicas.quotas
     quotas.leader.limit = 1000
     quotas.leader.record(500, trio.current_time())
+    quotas.moves.record(7, trio.current_time())
     samples = await metrics_of(sources_of(node), path)
     name = "minibroker_replication_quota"
-    assert samples[f"{name}_bytes_total"] == {("leader",): 500, ("follower",): 0}
+    assert samples[f"{name}_bytes_total"] == {("leader",): 500, ("follower",): 0, ("moves",): 7}
     rates = samples[f"{name}_bytes_per_second"]
-    assert rates == {("leader",): pytest.approx(500), ("follower",): 0}
+    assert rates == {
+        ("leader",): pytest.approx(500),
+        ("follower",): 0,
+        ("moves",): pytest.approx(7),
+    }
     limits = samples[f"{name}_limit_bytes_per_second"]
-    assert limits == {("leader",): 1000, ("follower",): float("inf")}
+    assert limits == {
+        ("leader",): 1000,
+        ("follower",): float("inf"),
+        ("moves",): float("inf"),
+    }
 
 
 async def test_figures_are_those_of_what_was_done() -> None:

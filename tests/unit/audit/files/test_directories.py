@@ -108,6 +108,7 @@ def test_odd_files_in_a_log(tmp_path):
             pass
     (log / f"{3:020}.damaged").write_bytes(b"")
     (log / f"{3:020}.log.deleted").write_bytes(b"")
+    (log / "moved").write_bytes(b"")  # from another log directory
     (log / "partition.metadata").unlink()
     _, found = only(tmp_path)
     assert len(found.segments) == 1

@@ -14,6 +14,7 @@ from minibroker.cli.broker.data_directory import (
     volume_warning,
 )
 from minibroker.cli.terminal import Failure
+from tests.support.processes import run_here
 
 # As root this becomes another user; anybody else is one already.
 FOREIGN = """
@@ -84,3 +85,10 @@ def test_log_directories_are_apart(tmp_path: Path) -> None:
         log_directories(first, second, link)
     with pytest.raises(Failure, match="lie one in the other"):
         log_directories(first, link / "below")
+
+
+def test_the_flag_names_several_directories(tmp_path: Path) -> None:
+    """As `log.dirs` does: two that are the same are refused before anything starts."""
+    done = run_here("start", "--data-dir", f"{tmp_path}/a,{tmp_path}/b,{tmp_path}/a")
+    assert done.returncode == 2
+    assert "it takes directories, with commas between them" in done.stderr

@@ -1,6 +1,7 @@
 """`partition reassign` against a cluster of a few dictionaries: what it asks for, and says."""
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -30,8 +31,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     def sleep(_: float) -> None:
         for name in [*cluster.moves]:
             cluster.finish(name)
+        cluster.move()
 
-    monkeypatch.setattr(reassign.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     return cluster
 
 
@@ -253,3 +255,55 @@ def test_partitions_that_are_refused_are_named(cluster: FakeCluster) -> None:
     assert cluster.replicas == {T0: (1, 2), T1: (4, 2)}
     assert cluster.topic_configs == {"t": {}}
     assert not any(cluster.broker_configs.values())
+
+
+def test_replicas_go_to_the_log_directories_of_a_plan(cluster: FakeCluster) -> None:
+    """Those that are there move, and new ones are made there; `any` is left to the brokers."""
+    cluster.is_slow = True
+    plan = plan_json({T0: (1, 2), T1: (4, 2)}, {(*T0, 1): "e", (*T1, 4): "e"})
+    assert '"log_dirs": ["e", "any"]' in plan
+    out, err = typed("--plan -", stdin=plan)
+    assert out.endswith("Moved 2 replicas to their log directories.\n")
+    places = {one: path for one, path in cluster.log_dirs.items() if one[0]}
+    assert places == {(*T0, 1): "e", (*T1, 4): "e"}
+    assert '"log_dirs": ["any", "any"]' in err, "the present assignment"
+    out, _ = typed("--plan - --verify", stdin=plan)
+    assert out == "2 of 2 partitions as planned.\n"
+
+
+def test_a_move_between_log_directories_is_verified_and_cancelled(cluster: FakeCluster) -> None:
+    """Without a wait: what is not in place is named, with how far it is."""
+    plan = plan_json({T0: (1, 2)}, {(*T0, 1): "e/"})
+    cluster.stuck.add("e/")
+    typed("--plan - --no-wait", stdin=plan)
+    out, err = typed("--plan - --verify", 1, stdin=plan)
+    assert out == "1 of 1 partition as planned.\n"
+    assert err == "% t-0 on broker 1 is in d, 7 records behind in its copy, planned is e/"
+    out, _ = typed("--plan - --cancel", stdin=plan)
+    assert out.startswith("Cancelled the move of 1 replica to another log directory.\n")
+    assert cluster.copies == {}
+
+
+def test_a_move_that_its_broker_gives_up_is_told(cluster: FakeCluster) -> None:
+    """The command does not wait for it for ever."""
+    cluster.stuck.add("e")
+    out, err = typed("--plan -", 1, stdin=plan_json({T0: (1, 2)}, {(*T0, 1): "e"}))
+    assert "t-0 on broker 1 was not moved to e: its log says why" in err
+    assert "Moved" not in out
+
+
+def test_a_log_directory_that_is_none_is_told(cluster: FakeCluster) -> None:
+    """The others are moved, and the reassignment is carried out."""
+    plan = plan_json({T0: (1, 2), T1: (4, 2)}, {(*T0, 1): "nowhere", (*T0, 2): "e"})
+    _, err = typed("--plan -", 1, stdin=plan)
+    assert "t-0 on broker 1: nowhere is no log directory" in err
+    assert cluster.log_dirs[*T0, 2] == "e"
+    assert cluster.replicas[T1] == (4, 2)
+
+
+def test_sizes_are_those_of_all_log_directories(cluster: FakeCluster) -> None:
+    """Of the logs, and not of copies that move."""
+    cluster.sizes = {1: {T0: 5}, 2: {T0: 9, T1: 3}}
+    cluster.log_dirs = {(*T0, 2): "e", (*T1, 2): "e"}
+    cluster.copies = {(*T0, 2): "d"}
+    assert reassign.sizes_of(cluster, [T0, T1]) == {T0: 9, T1: 3}  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from minibroker.cli.topic.reassignment_plan import (
     balanced_plan,
     drained_plan,
     plan_json,
+    read_log_dirs,
     read_plan,
     replaced_plan,
     resized_plan,
@@ -63,6 +64,30 @@ def test_a_plan_is_read_as_it_was_printed():
         '{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[3],"log_dirs":["any"]}]}'
     )
     assert read_plan(more) == {("t", 1): (3,)}
+    assert read_log_dirs(more) == {}
+
+
+def test_the_log_directories_of_a_plan_are_read():
+    """One for each replica, and `any` for those that may be anywhere."""
+    wanted = {("t", 0, 1): "/a", ("t", 2, 3): "/b"}
+    assert read_log_dirs(plan_json(SIX, wanted)) == wanted
+    assert read_log_dirs('{"partitions":[{"topic":"t","partition":1,"replicas":[3]}]}') == {}
+
+
+@pytest.mark.parametrize(
+    ("log_dirs", "text"),
+    [
+        ("[]", "t-0 has 0 log_dirs for 2 replicas: give each one, or 'any'"),
+        ('["any"]', "t-0 has 1 log_dirs for 2 replicas"),
+        ('["any", 3]', "log_dirs of t-0 is no list of paths"),
+        ('"any"', "log_dirs of t-0 is no list of paths"),
+    ],
+)
+def test_log_directories_that_fit_no_replicas_are_refused(log_dirs: str, text: str):
+    """Kafka's tool refuses them, too."""
+    partition = '{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": %s}'
+    with pytest.raises(PlanError, match=text):
+        read_log_dirs('{"partitions": [%s]}' % (partition % log_dirs))
 
 
 @pytest.mark.parametrize(
