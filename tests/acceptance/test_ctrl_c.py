@@ -1,4 +1,4 @@
-"""Ctrl-C ends the programs that README shows, and prints a few lines."""
+"""Ctrl-C ends the programs that the documents show, and prints a few lines."""
 
 import os
 import re
@@ -21,8 +21,9 @@ LINES_MAX = 35
 
 
 def program_with(word: str, address: str) -> str:
-    """The program in README that has this word, for another broker."""
-    text = (ROOT / "README.md").read_text("utf-8")
+    """The program in README or docs/without-trio.md that has this word, for another broker."""
+    pages = (ROOT / "README.md", ROOT / "docs" / "without-trio.md")
+    text = "".join([page.read_text("utf-8") for page in pages])
     shown = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     [found] = [each for each in shown if word in each]
     return str(found).replace("127.0.0.1:9092", address)
