@@ -67,7 +67,6 @@ NAMES: Final = frozenset(
         "queued.max.requests",
         "quota.window.num",
         "quota.window.size.seconds",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
         "replica.selector.class",
         "replica.socket.receive.buffer.bytes",
         "replication.quota.window.num",

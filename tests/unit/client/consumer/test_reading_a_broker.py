@@ -164,9 +164,9 @@ async def test_a_silent_broker_is_named(autojump_clock: Any, reading: Reading) -
         await admin.create_topics("w")
         assert await admin.list_topics() == ["w"]
         reading.world.network.hold("admin", reading.broker.name)
-        with pytest.raises(Exception, match=f"METADATA: no answer from {address}.* is silent"):
+        with pytest.raises(Exception, match=f"METADATA: {address} is silent"):
             await admin.list_topics()
-        with pytest.raises(Exception, match=f"it was done is not known: .*: {address} is silent"):
+        with pytest.raises(Exception, match=f"it was done is not known: {address} is silent"):
             await admin.create_topics("x")
 
 
