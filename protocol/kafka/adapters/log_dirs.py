@@ -1,8 +1,9 @@
 """The directories of logs: DESCRIBE_LOG_DIRS and ALTER_REPLICA_LOG_DIRS."""
 
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ELEMENTS_AT_ONCE, ApiKey
 from minibroker.protocol.kafka import admin_apis
 from minibroker.protocol.kafka.adapters.adapter import Adapter, Array, by_topic
 from minibroker.protocol.kafka.schema import Version
@@ -51,15 +52,31 @@ _ALTER: Final = admin_apis.ALTER_REPLICA_LOG_DIRS
 _ALTERED: Final = _ALTER.response.of("results")
 
 
+def _elements(asked: Any) -> Iterator[WantedLogDirectory | None]:
+    """Yield None for each directory and topic of a request, and where each partition is to be."""
+    for directory in asked.dirs:
+        yield None
+        for topic in directory.topics:
+            yield None
+            for number in topic.partitions:
+                yield WantedLogDirectory(topic.name, number, directory.path)
+
+
 def _alter_request(asked: Any, version: Version) -> AlterReplicaLogDirsRequest:
-    return AlterReplicaLogDirsRequest(
-        tuple(
-            WantedLogDirectory(topic.name, number, one.path)
-            for one in asked.dirs
-            for topic in one.topics
-            for number in topic.partitions
-        )
-    )
+    return AlterReplicaLogDirsRequest(tuple([one for one in _elements(asked) if one is not None]))
+
+
+def _alter_request_in_turns(
+    asked: Any, version: Version
+) -> Generator[None, None, AlterReplicaLogDirsRequest]:
+    """Convert the request, with pauses."""
+    wanted: list[WantedLogDirectory] = []
+    for count, one in enumerate(_elements(asked), 1):
+        if one is not None:
+            wanted.append(one)
+        if count % ELEMENTS_AT_ONCE == 0:
+            yield
+    return AlterReplicaLogDirsRequest(tuple(wanted))
 
 
 def _alter_response(answer: AlterReplicaLogDirsResponse, version: Version) -> Any:
@@ -74,7 +91,7 @@ ADAPTERS: Final = (
         ApiKey.ALTER_REPLICA_LOG_DIRS,
         _alter_request,
         _alter_response,
-        Array("dirs", "topics", "partitions"),
+        in_turns=_alter_request_in_turns,
     ),
     Adapter(
         _API,
