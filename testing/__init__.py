@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from minibroker.testing.kit.cluster import KafkaCluster, running_cluster
     from minibroker.testing.kit.faults import Fault
     from minibroker.testing.kit.history import History, PromiseBroken
+    from minibroker.testing.kit.service_process import ServiceFailed, ServiceProcess
     from minibroker.testing.kit.settings import ClusterSettings
     from minibroker.testing.kit.waiting import WaitTimeout
 
@@ -29,6 +30,8 @@ __all__ = [
     "History",
     "KafkaCluster",
     "PromiseBroken",
+    "ServiceFailed",
+    "ServiceProcess",
     "WaitTimeout",
     "running_cluster",
 ]
@@ -40,6 +43,8 @@ _HOMES: Final = {
     "History": "history",
     "KafkaCluster": "cluster",
     "PromiseBroken": "history",
+    "ServiceFailed": "service_process",
+    "ServiceProcess": "service_process",
     "WaitTimeout": "waiting",
     "running_cluster": "cluster",
 }

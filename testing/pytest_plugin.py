@@ -118,6 +118,9 @@ def _section_of(cluster: "KafkaCluster") -> str:
     lines = ["What was done to the cluster in this test:", *map(str, cluster.timeline_of_test())]
     for node_id in cluster.node_ids:
         lines += ["", f"The last lines of broker {node_id}:", cluster.log_lines(node_id)]
+    for service in cluster.processes:
+        lines += ["", f"The last lines of {service.name}, which {service.state}:"]
+        lines += [service.last_lines()]
     if kept := cluster.keep():
         lines += ["", f"The data directories will be kept in {kept}"]
     return "\n".join(lines)

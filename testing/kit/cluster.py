@@ -1,8 +1,9 @@
 """A cluster of real brokers that a test starts, breaks, waits for and inspects."""
 
+import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, Unpack, overload
@@ -12,6 +13,13 @@ from minibroker.testing.kit.breakable import BreakableBrokers
 from minibroker.testing.kit.brokers import START_S_MAX, Event
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.requests import Request, requests_of
+from minibroker.testing.kit.service_process import (
+    READY_S_MAX,
+    Program,
+    Ready,
+    ServiceProcess,
+    ServiceProcesses,
+)
 from minibroker.testing.kit.settings import ClusterSettings
 from minibroker.testing.kit.state import PartitionState, partition_states
 from minibroker.testing.kit.waiting import Look, WaitTimeout, wait_for
@@ -50,6 +58,7 @@ class KafkaCluster(BreakableBrokers):
         self._name = "topic"
         self._named = 0
         self._test_began = 0  # in the events
+        self._services = ServiceProcesses(self.note)
 
     # -- what clients need
 
@@ -122,6 +131,44 @@ class KafkaCluster(BreakableBrokers):
         from minibroker.client.blocking import Admin
 
         return Admin(self.bootstrap, **options)
+
+    # -- the program under test
+
+    def process(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        ready: Ready = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        name: str = "",
+        timeout_s: float = READY_S_MAX,
+    ) -> ServiceProcess:
+        """Start a service of your own, and return it once it is ready. It ends with the test.
+
+        The service has the addresses of the brokers in KAFKA_BOOTSTRAP_SERVERS; "{bootstrap}" in
+        `command` and in values of `env`, which is added to the environment, stands for them, too.
+        `ready` is a regular expression that a line of its output has, a port on this machine, or a
+        function that returns true (what it raises counts as "not yet"); by default the service
+        counts as ready at once. `cwd` is its directory, by default that of the test.
+
+        Raises `ServiceFailed` if there is no such command, if it ends before it is ready, or is not
+        ready within `timeout_s` seconds; the text has its last lines. Raises `TypeError` and
+        `ValueError` for arguments that cannot be meant.
+        """
+        program = Program.of(
+            command, self.bootstrap, ready=ready, env=env or {}, cwd=cwd, timeout_s=timeout_s
+        )
+        return self._services.start(program, name, self._open_place.root)
+
+    @property
+    def processes(self) -> tuple[ServiceProcess, ...]:
+        """The services that this test has started, in order."""
+        return tuple(self._services.current)
+
+    def end_processes(self) -> None:
+        """End the services of this test, as the fixtures do after it."""
+        self._services.end()
 
     # -- faults, beside those of `BreakableBrokers` and `Brokers`
 
@@ -316,6 +363,7 @@ class KafkaCluster(BreakableBrokers):
 
     def begin_test(self, name: str) -> None:
         """Begin a test: topics are named after it from now on."""
+        self._services.begin_test()
         self._test_began = len(self._events)
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
         self.note(f"test {name}")
@@ -368,6 +416,7 @@ class KafkaCluster(BreakableBrokers):
         """Kill all brokers, and remove the directory unless it is to be kept. A second call does
         nothing."""
         try:
+            self.end_processes()
             self._close_admin()
         finally:
             super().close()

@@ -37,6 +37,7 @@ class ClusterPool:
             cluster.keep_ledgers()
         try:
             yield cluster
+            cluster.end_processes()
             if is_fresh and not self._checks_logs:
                 cluster.check_alive()
             else:
