@@ -88,6 +88,11 @@ class Brokers:
         return ",".join(f"{HOST}:{self._ports(node_id).clients}" for node_id in self.node_ids)
 
     @property
+    def began_at(self) -> float:
+        """When the cluster was made, as Unix time in seconds; `timeline` counts from then."""
+        return self._began_at
+
+    @property
     def node_ids(self) -> range:
         """The numbers of the brokers."""
         return self.settings.node_ids

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, Unpack, overload
@@ -339,17 +339,52 @@ class KafkaCluster(BreakableBrokers):
         return sorted(found, key=lambda each: (each.partition, each.offset))
 
     def requests(self, client_id: str | None = None) -> list[Request]:
-        """Return the requests with this client id that the running brokers have received, in order.
+        """Return the requests with this client id that the brokers have received, in order.
 
         Without a client id these are the requests of all clients, but not those of other brokers.
-        Each broker keeps the latest 20,000 of clients, and as many of brokers, since its start.
+        Each broker keeps the latest 20,000 of clients, and as many of brokers. Of a broker that the
+        test has killed, stopped or paused these are the requests of clients until then.
         """
         found: list[Request] = []
         for node_id, broker in self._brokers.items():
-            if broker.is_running and not broker.is_paused:
-                answer = broker.order("requests", client_id=client_id)
-                found += requests_of(node_id, answer, self._began_at)
+            of_clients = requests_of(node_id, broker.requests(), self._began_at)
+            of_this = [each for each in of_clients if client_id in (None, each.client_id)]
+            is_of_clients = client_id is None or bool(of_this)
+            if not is_of_clients and broker.is_running and not broker.is_paused:
+                answer = broker.order("requests", client_id=client_id)["requests"]
+                of_this = requests_of(node_id, answer, self._began_at)
+            found += of_this
         return sorted(found, key=lambda each: each.at_s)
+
+    def read_history(
+        self,
+        *topics: str,
+        groups: Collection[str] = (),
+        value_of: "Callable[[ConsumerRecord], Hashable]" = lambda record: record.value,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_committed",
+        timeout_s: float = WAIT_S,
+    ) -> "History":
+        """Return a `History` of what the brokers have: the records of these topics as `appended`,
+        and what groups have committed for them, by which client and member, with the times.
+
+        `groups` are by default all with commits for these topics. `value_of` is what stands for a
+        record, by default its value as bytes; a record for which it is None is left out. What is
+        `processed` only the program, its database or its own topic can tell. As in `read_all`,
+        records of aborted transactions are left out, and open transactions are waited for.
+
+        Raises `ValueError` for a topic whose log no longer has all records: one that is compacted,
+        or from which some were deleted. Raises `WaitTimeout` as `read_all` does.
+        """
+        from minibroker.testing.kit.broker_history import BrokerHistory
+
+        reader = BrokerHistory(self, topics, groups)
+        reader.check_complete()
+        records = [
+            record
+            for topic in topics
+            for record in self.read_all(topic, timeout_s, isolation_level=isolation_level)
+        ]
+        return reader.history(records, value_of)
 
     def committed(self, group: str) -> "dict[TopicPartition, OffsetAndMetadata]":
         """Return the offsets that a group has committed."""
