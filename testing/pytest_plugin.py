@@ -109,18 +109,8 @@ def _handed_out(
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Show what happened to the clusters of a test that failed."""
     report: pytest.TestReport = (yield).get_result()
-    if report.failed:
-        for cluster in item.stash.get(_used, []):
-            report.sections.append(("minibroker", _section_of(cluster)))
+    if report.failed and (used := item.stash.get(_used, [])):
+        from minibroker.testing.kit.failure_report import failure_report
 
-
-def _section_of(cluster: "KafkaCluster") -> str:
-    lines = ["What was done to the cluster in this test:", *map(str, cluster.timeline_of_test())]
-    for node_id in cluster.node_ids:
-        lines += ["", f"The last lines of broker {node_id}:", cluster.log_lines(node_id)]
-    for service in cluster.processes:
-        lines += ["", f"The last lines of {service.name}, which {service.state}:"]
-        lines += [service.last_lines()]
-    if kept := cluster.keep():
-        lines += ["", f"The data directories will be kept in {kept}"]
-    return "\n".join(lines)
+        for cluster in used:
+            report.sections.append(("minibroker", failure_report(cluster)))

@@ -112,7 +112,7 @@ class BrokerProcess:
         environment[PORT] = str(self._orders_port)
         environment[TOKEN] = self._token
         environment[FAULTS] = json.dumps(faults.as_json())
-        self._began_at = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._began_at = self.log_size()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -176,11 +176,19 @@ class BrokerProcess:
         """What it has printed last since its start."""
         return "\n".join(self._output().decode(errors="replace").splitlines()[-count:])
 
-    def _output(self) -> bytes:
+    def log_size(self) -> int:
+        """The size of its log file in bytes."""
+        return self.log_file.stat().st_size if self.log_file.exists() else 0
+
+    def output_since(self, position: int) -> str:
+        """What it has printed since its log file had this size."""
+        return self._output(position).decode(errors="replace")
+
+    def _output(self, position: int | None = None) -> bytes:
         if not self.log_file.exists():
             return b""  # it was never started
         with self.log_file.open("rb") as log:
-            log.seek(self._began_at)
+            log.seek(self._began_at if position is None else position)
             return log.read()
 
     def how_it_ended(self) -> str:

@@ -58,6 +58,8 @@ class KafkaCluster(BreakableBrokers):
         self._name = "topic"
         self._named = 0
         self._test_began = 0  # in the events
+        self._logs_began: dict[int, int] = {}  # in the log file of each broker
+        self._last_logs: dict[int, str] = {}  # of the last test, once the cluster has ended
         self._services = ServiceProcesses(self.note)
 
     # -- what clients need
@@ -396,10 +398,17 @@ class KafkaCluster(BreakableBrokers):
         """Return the timeline since `begin_test`."""
         return tuple(self._events[self._test_began :])
 
+    def log_of_test(self, node_id: int) -> str:
+        """Return what a broker has printed since `begin_test`."""
+        if node_id in self._last_logs:
+            return self._last_logs[node_id]
+        return self._brokers[node_id].output_since(self._logs_began.get(node_id, 0))
+
     def begin_test(self, name: str) -> None:
         """Begin a test: topics are named after it from now on."""
         self._services.begin_test()
         self._test_began = len(self._events)
+        self._logs_began = {each: broker.log_size() for each, broker in self._brokers.items()}
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
         self.note(f"test {name}")
 
@@ -450,6 +459,9 @@ class KafkaCluster(BreakableBrokers):
     def close(self) -> None:
         """Kill all brokers, and remove the directory unless it is to be kept. A second call does
         nothing."""
+        for node_id, broker in self._brokers.items():
+            begin = self._logs_began.get(node_id, 0)
+            self._last_logs.setdefault(node_id, broker.output_since(begin))
         try:
             self.end_processes()
             self._close_admin()
