@@ -3,8 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, Unpack, overload
 from uuid import uuid4
@@ -13,6 +12,7 @@ from minibroker.testing.kit.breakable import BreakableBrokers
 from minibroker.testing.kit.brokers import START_S_MAX, Event
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.requests import Request, requests_of
+from minibroker.testing.kit.run_directory import PORTS, ports_of
 from minibroker.testing.kit.service_process import (
     READY_S_MAX,
     Program,
@@ -51,8 +51,8 @@ class KafkaCluster(BreakableBrokers):
     instead. All methods raise `BrokerFailed` for a broker that ends by itself or does not answer.
     """
 
-    def __init__(self, settings: ClusterSettings | None = None) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ClusterSettings | None = None, ports: range = PORTS) -> None:
+        super().__init__(settings, ports)
         self._own_admin: Admin | None = None
         self._keeps_ledgers = False
         self._name = "topic"
@@ -540,21 +540,23 @@ class KafkaCluster(BreakableBrokers):
         wait_for(what, look, timeout_s)
 
 
-@contextmanager
 def running_cluster(
     brokers: int = 3,
     *,
     properties: Mapping[str, object] | None = None,
     flush: str = "never",
     store: str = "",
-) -> Iterator[KafkaCluster]:
-    """Run a cluster for a `with` block, in unittest, fixtures of your own, or scripts.
+    ports: str = "",
+) -> KafkaCluster:
+    """Return a cluster for a `with` block, in unittest, fixtures of your own, or scripts; or for
+    `start()` and `close()`, in a shell.
 
     `properties` are those of docs/configuration.md; they override the kit's settings for tests.
-    `flush` and `store` are the `flush` and the `metadata.store` of all brokers.
+    `flush` and `store` are the `flush` and the `metadata.store` of all brokers. `ports` is the
+    range for the brokers, such as "20000-20400". Raises `ValueError` for settings that cannot be.
     """
-    with KafkaCluster(ClusterSettings.of(brokers, properties, flush, store)) as cluster:
-        yield cluster
+    settings = ClusterSettings.of(brokers, properties, flush, store)
+    return KafkaCluster(settings, ports_of(ports))
 
 
 def _commits(found: "dict[TopicPartition, OffsetAndMetadata]") -> str:

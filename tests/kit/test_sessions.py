@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from minibroker import testing
+from minibroker.testing import running_cluster
 from minibroker.testing.kit.failure_report import log_lines
 from tests.kit.inner import Inner
 
@@ -160,6 +162,62 @@ WRONG_MARKERS = {
     "kafka_broker(properties={'node.id': 7})": "leave node.id out of the properties",
     "kafka_broker(properties={'log.retention.seconds': 7})": "log.retention.seconds",
 }
+
+
+def test_ports_that_are_set(inner: Inner) -> None:
+    """By the option or in the ini file. With room for one cluster, the one before ends."""
+    inner.write(
+        """
+        import pytest
+
+        def check(cluster):
+            [port] = [int(each.rpartition(":")[2]) for each in cluster.bootstrap.split(",")]
+            assert 23_000 <= port < 23_100
+
+        def test_one(kafka_broker):
+            check(kafka_broker)
+
+        @pytest.mark.kafka_broker(properties={"num.partitions": 2})
+        def test_other(kafka_broker):
+            check(kafka_broker)
+        """
+    )
+    (inner.directory / "pytest.ini").write_text("[pytest]\nminibroker_ports = 23000-23100\n")
+    session = inner.run()
+    assert "2 passed" in session.text, session.text
+    session = inner.run("--minibroker-ports", "23000")
+    assert session.code == 1
+    assert "--minibroker-ports: '23000': expected FIRST-LAST" in session.text
+
+
+def test_a_cluster_in_a_shell() -> None:
+    """It is started and closed by calls, and shows where and how it is."""
+    cluster = running_cluster(brokers=1)
+    assert repr(cluster) == "<KafkaCluster of 1 brokers, is not started>"
+    with pytest.raises(RuntimeError, match=r"neither a with block nor start\(\) has begun it"):
+        cluster.topic()
+    assert cluster.start() is cluster
+    try:
+        assert repr(cluster) == f"<KafkaCluster at {cluster.bootstrap}, running: 1>"
+        fault = cluster.kill(1)
+        at = f"<KafkaCluster at {cluster.bootstrap}"
+        assert repr(cluster) == f"{at}, running: none, faults: kill 1>"
+        assert cluster.start() is cluster
+        assert cluster.topic("orders") == "orders"
+    finally:
+        cluster.close()
+    assert repr(cluster) == "<KafkaCluster of 1 brokers, has ended>"
+    for start in (cluster.start, fault.undo):
+        with pytest.raises(RuntimeError, match="this cluster has ended"):
+            start()
+
+
+def test_names_for_annotations() -> None:
+    """All that fixtures return can be imported, and stands in the docs."""
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+    for name in testing.__all__:
+        assert getattr(testing, name).__name__ == name
+        assert f"`{name}" in page
 
 
 def test_lines_of_a_log_have_its_times() -> None:
