@@ -9,7 +9,8 @@ broker has got a record: the timestamps of records are what producers say.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from minibroker.broker.groups.records import CommittedOffset, OffsetKey, decode
 from minibroker.protocol.constants import NO_PRODUCER_ID, OFFSETS_TOPIC
@@ -22,9 +23,39 @@ from minibroker.testing.kit.stored import batches_of
 
 if TYPE_CHECKING:
     from minibroker.client import ConsumerRecord
-    from minibroker.testing.kit.cluster import KafkaCluster
+    from minibroker.client.blocking import Admin
 
 COMMITS: Final = ("OFFSET_COMMIT", "TXN_OFFSET_COMMIT")
+
+
+class RunningCluster(Protocol):
+    """What is asked of a cluster; `KafkaCluster` is one."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of the brokers."""
+        ...
+
+    @property
+    def began_at(self) -> float:
+        """When the cluster was made, as Unix time in seconds."""
+        ...
+
+    def admin(self) -> "Admin":
+        """Return a client, for a `with` block."""
+        ...
+
+    def requests(self) -> list[Request]:
+        """Return the requests of clients."""
+        ...
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the broker that leads a partition."""
+        ...
+
+    def data_dir(self, node_id: int) -> Path:
+        """Return the data directory of a broker."""
+        ...
 
 
 class _StoredCommit(NamedTuple):
@@ -40,7 +71,7 @@ class BrokerHistory:
     """Reads the records and commits of some topics; `groups` are those wanted, by default all."""
 
     def __init__(
-        self, cluster: "KafkaCluster", topics: Sequence[str], groups: Collection[str]
+        self, cluster: RunningCluster, topics: Sequence[str], groups: Collection[str]
     ) -> None:
         if not topics:
             raise ValueError("name at least one topic")
