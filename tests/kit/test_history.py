@@ -155,6 +155,20 @@ def test_events_with_times_are_ordered_by_them() -> None:
     made.processed("a", at=2)
     made.check_commit_after_processing()
     made.check_exactly_once()
+    made.committed("g", "t", 0, 0, at=1)
+    made.check_commits_never_go_back()
+    assert [each.offset for each in made.commits()] == [0, 1]
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events without a time of their own are in the order of their calls."""
+    clock = iter(range(100, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    history(
+        *sends("a"), *reads("a"), ("processed", "a"), ("committed", "g", "t", 0, 1)
+    ).check_commit_after_processing()
 
 
 def test_a_history_without_acknowledgements_shows_nothing() -> None:
