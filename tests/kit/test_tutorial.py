@@ -26,10 +26,14 @@ SAID = {
 def test_the_tutorial(inner: Inner) -> None:
     """The service fails its test, and passes it with the fix."""
     shutil.copytree(EXAMPLES / "tutorial", inner.directory, dirs_exist_ok=True)
-    session = inner.run(*QUIET, test="test_shop.py")
+    text = (inner.directory / "test_shop.py").read_text(encoding="utf-8")
+    fixed = text.replace('"shop.py"', '"shop_fixed.py"')
+    assert fixed != text
+    (inner.directory / "test_shop_fixed.py").write_text(fixed, encoding="utf-8")
+    session = inner.run(*QUIET, test=".")
     assert "PromiseBroken: 'order 2' was processed 2 times" in session.text, session.text
-    session = inner.run(*QUIET, test="test_shop.py", SHOP="shop_fixed.py")
-    assert "1 passed" in session.text, session.text
+    assert "FAILED test_shop.py::" in session.text
+    assert "1 failed, 1 passed" in session.text, session.text
     assert not inner.left_processes()
 
 
