@@ -15,31 +15,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from minibroker.testing.kit.breakable import Disk
     from minibroker.testing.kit.broker_process import BrokerFailed
+    from minibroker.testing.kit.brokers import Event
     from minibroker.testing.kit.cluster import KafkaCluster, running_cluster
     from minibroker.testing.kit.faults import Fault
-    from minibroker.testing.kit.history import History, PromiseBroken
+    from minibroker.testing.kit.history import Commit, History, PromiseBroken
+    from minibroker.testing.kit.requests import Request
+    from minibroker.testing.kit.run_directory import AllPortsTaken
+    from minibroker.testing.kit.service_process import ServiceFailed, ServiceProcess
     from minibroker.testing.kit.settings import ClusterSettings
+    from minibroker.testing.kit.stored import StoredRecord
     from minibroker.testing.kit.waiting import WaitTimeout
 
 __all__ = [
+    "AllPortsTaken",
     "BrokerFailed",
     "ClusterSettings",
+    "Commit",
+    "Disk",
+    "Event",
     "Fault",
     "History",
     "KafkaCluster",
     "PromiseBroken",
+    "Request",
+    "ServiceFailed",
+    "ServiceProcess",
+    "StoredRecord",
     "WaitTimeout",
     "running_cluster",
 ]
 
 _HOMES: Final = {
+    "AllPortsTaken": "run_directory",
     "BrokerFailed": "broker_process",
     "ClusterSettings": "settings",
+    "Commit": "history",
+    "Disk": "breakable",
+    "Event": "brokers",
     "Fault": "faults",
     "History": "history",
     "KafkaCluster": "cluster",
     "PromiseBroken": "history",
+    "Request": "requests",
+    "ServiceFailed": "service_process",
+    "ServiceProcess": "service_process",
+    "StoredRecord": "stored",
     "WaitTimeout": "waiting",
     "running_cluster": "cluster",
 }

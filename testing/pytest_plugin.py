@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BROKER: Final = "kafka_broker"
 CLUSTER: Final = "kafka_cluster"
 AUDIT: Final = "--minibroker-audit"
+PORTS: Final = "--minibroker-ports"
+PORTS_INI: Final = "minibroker_ports"
 AUDIT_NEEDS: Final = ("numpy", "pyarrow", "xxhash")
 OPTIONS: Final = {
     BROKER: "properties={}, flush='never', store='', fresh=False",
@@ -30,12 +32,20 @@ _used: Final = pytest.StashKey["list[KafkaCluster]"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that has the brokers' files checked."""
-    parser.getgroup("minibroker").addoption(
+    """The options of the fixtures."""
+    group = parser.getgroup("minibroker")
+    group.addoption(
         AUDIT,
         action="store_true",
         help="After each test with brokers: check their files. Needs minibroker[audit].",
     )
+    group.addoption(
+        PORTS,
+        metavar="FIRST-LAST",
+        default="",
+        help=f"Ports for brokers, such as 20000-20400; by default the ini option {PORTS_INI}.",
+    )
+    parser.addini(PORTS_INI, "Ports for brokers, such as 20000-20400 (minibroker).", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,13 +62,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def _minibroker_pool(pytestconfig: pytest.Config) -> Iterator["ClusterPool"]:
     """The clusters of this session."""
     from minibroker.testing.kit.pool import ClusterPool
+    from minibroker.testing.kit.run_directory import ports_of
 
+    given = pytestconfig.getoption(PORTS)
+    try:
+        ports = ports_of(given or pytestconfig.getini(PORTS_INI))
+    except ValueError as error:
+        raise pytest.UsageError(f"{PORTS if given else PORTS_INI}: {error}") from None
     checks_logs = bool(pytestconfig.getoption(AUDIT))
     if checks_logs and (missing := [name for name in AUDIT_NEEDS if find_spec(name) is None]):
         raise pytest.UsageError(
             f"{AUDIT} needs {', '.join(missing)}: pip install 'minibroker[audit]'"
         )
-    with ClusterPool(checks_logs=checks_logs) as pool:
+    with ClusterPool(checks_logs=checks_logs, ports=ports) as pool:
         yield pool
 
 
@@ -109,15 +125,8 @@ def _handed_out(
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Show what happened to the clusters of a test that failed."""
     report: pytest.TestReport = (yield).get_result()
-    if report.failed:
-        for cluster in item.stash.get(_used, []):
-            report.sections.append(("minibroker", _section_of(cluster)))
+    if report.failed and (used := item.stash.get(_used, [])):
+        from minibroker.testing.kit.failure_report import failure_report
 
-
-def _section_of(cluster: "KafkaCluster") -> str:
-    lines = ["What was done to the cluster in this test:", *map(str, cluster.timeline_of_test())]
-    for node_id in cluster.node_ids:
-        lines += ["", f"The last lines of broker {node_id}:", cluster.log_lines(node_id)]
-    if kept := cluster.keep():
-        lines += ["", f"The data directories will be kept in {kept}"]
-    return "\n".join(lines)
+        for cluster in used:
+            report.sections.append(("minibroker", failure_report(cluster)))

@@ -25,6 +25,8 @@ NAMED_FILE = re.compile(
 # A page of docs/, and perhaps `, "SECTION"` behind it; a line may end between any two words.
 NAMED_SECTION = re.compile(r"\bdocs/([\w/-]+\.md)(?:,[\s#]+(?:\"([^\"]+)\"|(\d[\d.]*)))?")
 LINK_TO_SECTION = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
+# A program of docs/tutorial.md, and the file that has it.
+PROGRAM = re.compile(r"^<!-- (\S+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (?:\d+\. )?(.*)$", re.MULTILINE)
 
 # One letter and a number (A11), or a part of such a rule (A3.5), is a rule where prose has it; a
@@ -134,6 +136,23 @@ def test_links_lead_to_sections_that_exist(page: Path) -> None:
         if re.sub(r"^\d+-", "", anchor) not in anchors:
             missing.append(f"{target}#{anchor}")
     assert missing == [], f"{page.name} links to sections that are not there"
+
+
+def test_the_tutorial_shows_programs_as_they_run() -> None:
+    """Each program in it is that of the file named above it, or a part of it; no recipe is left
+    out. tests/kit/test_tutorial.py runs the files."""
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    blocks = PROGRAM.findall(page)
+    assert len(blocks) == page.count("```python")
+    other = [(name, text) for name, text in blocks if text not in (ROOT / name).read_text("utf-8")]
+    assert other == []
+    shown = "".join(text for _, text in blocks)
+    for name in ("tutorial/shop.py", "tutorial/test_shop.py"):
+        assert (ROOT / "examples" / name).read_text("utf-8") in shown
+    recipes = (ROOT / "examples" / "recipes" / "test_recipes.py").read_text("utf-8")
+    tests = re.findall(r"^def test_.*?(?=\n\n\n|\Z)", recipes, re.DOTALL | re.MULTILINE)
+    assert len(tests) == 8
+    assert [test for test in tests if test not in shown] == []
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if BARE_SECTION.search(text_of(name))])

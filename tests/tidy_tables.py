@@ -69,6 +69,7 @@ MAY_IMPORT = {
     "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
     "testing.kit.audited": "protocol audit.files testing.kit",
+    "testing.kit.broker_history": "protocol client broker.groups.records testing.kit",
     "testing.kit": "protocol client broker.metadata.sqlite_locks testing.kit testing.node.faults"
     " testing.node.settings",
     "testing.node": "protocol client.net.network broker cli testing.node testing.store",
@@ -205,6 +206,8 @@ SIZES_ALLOWED: dict[str, str] = {
     " of themselves",
     "client/producer/producer.py:Producer": "what an application calls: taking records, the fastest"
     " path there is, and waiting for them, on the same memory",
+    "testing/kit/history.py:History": "what a test calls: each method records an event or checks a"
+    " promise, on the same lists under one lock",
     "testing/kit/cluster.py:KafkaCluster": "what a test calls: each method makes a fault, waits for"
     " a state or looks at one",
     "client/admin.py": "the class below, and what its calls return",

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 from minibroker.broker.metadata.sqlite_locks import pause_between_writes
 from minibroker.testing.kit import unshared
-from minibroker.testing.kit.node_orders import give_order
+from minibroker.testing.kit.node_orders import OrderRefused, give_order
 from minibroker.testing.node.faults import NodeFaults
 from minibroker.testing.node.settings import FAULTS, MARKER_FILE, PORT, TOKEN
 
@@ -90,11 +91,16 @@ class BrokerProcess:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
         self._began_at = 0  # in the log file
+        # The requests of clients: of processes that have ended, and of this one when it was paused.
+        self._past_requests: list[Mapping[str, Any]] = []
+        self._latest_requests: list[Mapping[str, Any]] = []
 
     def start(self, faults: NodeFaults) -> None:
         """Start the process, with these faults from the first; it answers once `is_ready`."""
         self.data_dir.mkdir(exist_ok=True)
         (self.data_dir / MARKER_FILE).touch()
+        self._past_requests += self._latest_requests
+        self._latest_requests = []
         settings = {**self._properties, "log.dirs": str(self.data_dir)}
         command = [sys.executable, "-m", "minibroker.testing.node"]
         command += [f"{name}={value}" for name, value in settings.items()]
@@ -106,7 +112,7 @@ class BrokerProcess:
         environment[PORT] = str(self._orders_port)
         environment[TOKEN] = self._token
         environment[FAULTS] = json.dumps(faults.as_json())
-        self._began_at = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._began_at = self.log_size()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -126,6 +132,18 @@ class BrokerProcess:
             raise BrokerFailed(
                 f"broker {self.node_id} takes no order: {error}\n{self.last_lines()}"
             ) from error
+
+    def requests(self) -> list[Mapping[str, Any]]:
+        """Return the requests of clients that it has received, those before a restart, too, if the
+        test has made it. Raises `BrokerFailed` if it does not answer."""
+        if self.is_running and not self.is_paused:
+            self._latest_requests = self.order("requests", client_id=None)["requests"]
+        return self._past_requests + self._latest_requests
+
+    def _keep_requests(self) -> None:
+        """Keep the requests of a process before it is ended or paused."""
+        with suppress(BrokerFailed, OrderRefused):
+            self.requests()
 
     @property
     def pid(self) -> int:
@@ -158,11 +176,19 @@ class BrokerProcess:
         """What it has printed last since its start."""
         return "\n".join(self._output().decode(errors="replace").splitlines()[-count:])
 
-    def _output(self) -> bytes:
+    def log_size(self) -> int:
+        """The size of its log file in bytes."""
+        return self.log_file.stat().st_size if self.log_file.exists() else 0
+
+    def output_since(self, position: int) -> str:
+        """What it has printed since its log file had this size."""
+        return self._output(position).decode(errors="replace")
+
+    def _output(self, position: int | None = None) -> bytes:
         if not self.log_file.exists():
             return b""  # it was never started
         with self.log_file.open("rb") as log:
-            log.seek(self._began_at)
+            log.seek(self._began_at if position is None else position)
             return log.read()
 
     def how_it_ended(self) -> str:
@@ -175,10 +201,12 @@ class BrokerProcess:
     def end(self) -> None:
         """Send SIGKILL if there is a process, and return when it is gone."""
         if self.is_running:
-            self.kill()
+            self._send(signal.SIGKILL)
+            self._wait()
 
     def kill(self) -> None:
         """Send SIGKILL, and return when the process is gone."""
+        self._keep_requests()
         self._send(signal.SIGKILL)
         self._wait()
 
@@ -186,6 +214,7 @@ class BrokerProcess:
         """Send SIGTERM, and return when the process has ended. Raises `BrokerFailed` if it does not
         end, or not with exit code 0."""
         self.resume()
+        self._keep_requests()
         self._send(signal.SIGTERM)
         self._wait()
         if self.exit_code:
@@ -197,6 +226,7 @@ class BrokerProcess:
     def pause(self) -> None:
         """Send SIGSTOP, and return when the process stands still: not inside of a write to the
         metadata store, which would pause the whole cluster."""
+        self._keep_requests()
         self.is_paused = True
         pause_between_writes(self.pid, self._stop, lambda: self._send(signal.SIGCONT))
 

@@ -16,7 +16,7 @@ from minibroker.testing.kit.broker_process import (
 )
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.injected_faults import InjectedFaults
-from minibroker.testing.kit.run_directory import RunDirectory
+from minibroker.testing.kit.run_directory import PORTS, RunDirectory
 from minibroker.testing.kit.settings import HOST, BrokerPorts, ClusterSettings
 from minibroker.testing.kit.state import numbers
 
@@ -40,8 +40,10 @@ class Brokers:
     `BrokerFailed` for a broker that ends by itself or does not answer.
     """
 
-    def __init__(self, settings: ClusterSettings | None = None) -> None:
+    def __init__(self, settings: ClusterSettings | None = None, ports: range = PORTS) -> None:
         self.settings = settings or ClusterSettings()
+        self._ports_range = ports
+        self._has_ended = False
         self._lock = RLock()  # held while brokers start, end or get faults
         self._events: list[Event] = []
         self._faults: list[Fault] = []
@@ -56,21 +58,23 @@ class Brokers:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._open()
-            self.start()
-        except BaseException:
-            if self._brokers:
-                self.keep()
-            self.close()
-            raise
-        return self
+        return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        if self._place is None:
+            state = "has ended" if self._has_ended else "is not started"
+            return f"<{type(self).__name__} of {len(self.node_ids)} brokers, {state}>"
+        faults = [fault.text for fault in self._faults if not fault.is_undone]
+        shown = f", faults: {'; '.join(faults)}" if faults else ""
+        running = [each for each, broker in self._brokers.items() if broker.is_running]
+        which = numbers(running) or "none"
+        return f"<{type(self).__name__} at {self.bootstrap}, running: {which}{shown}>"
+
     def _open(self) -> None:
-        self._place = place = RunDirectory.reserve()
+        self._place = place = RunDirectory.reserve(ports=self._ports_range)
         self._stack.callback(lambda: place.release(self._keep_as))
         group = ProcessGroup()
         self._stack.callback(group.kill)
@@ -86,6 +90,11 @@ class Brokers:
     def bootstrap(self) -> str:
         """The addresses of all brokers, as `bootstrap.servers` has them."""
         return ",".join(f"{HOST}:{self._ports(node_id).clients}" for node_id in self.node_ids)
+
+    @property
+    def began_at(self) -> float:
+        """When the cluster was made, as Unix time in seconds; `timeline` counts from then."""
+        return self._began_at
 
     @property
     def node_ids(self) -> range:
@@ -132,18 +141,38 @@ class Brokers:
                     self._order_faults(node_id)
                     self.note(f"resume {node_id}")
 
-    def start(self, *node_ids: int) -> None:
-        """Start brokers that do not run, by default all; return once they answer."""
+    def start(self, *node_ids: int) -> Self:
+        """Start brokers that do not run, by default all, and return the cluster once they answer.
+
+        A cluster begins with the first start: in a shell, say
+        `cluster = running_cluster().start()`, and at the end `cluster.close()`.
+        """
         with self._lock:
-            wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
-            starting = [broker for broker in wanted if not broker.is_running]
-            for broker in starting:
-                broker.start(self._injected.of(broker.node_id))
-            answering = [broker for broker in wanted if not broker.is_paused]
-            wait_until_ready(answering, START_S_MAX)
-            self._down.difference_update(broker.node_id for broker in answering)
-            if starting:
-                self.note(f"started {numbers([broker.node_id for broker in starting])}")
+            if self._place is not None:
+                self._start(node_ids)
+                return self
+            if self._has_ended:
+                raise RuntimeError("this cluster has ended: make another one")
+            try:
+                self._open()
+                self._start(node_ids)
+            except BaseException:
+                if self._brokers:
+                    self.keep()
+                self.close()
+                raise
+            return self
+
+    def _start(self, node_ids: tuple[int, ...]) -> None:
+        wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
+        starting = [broker for broker in wanted if not broker.is_running]
+        for broker in starting:
+            broker.start(self._injected.of(broker.node_id))
+        answering = [broker for broker in wanted if not broker.is_paused]
+        wait_until_ready(answering, START_S_MAX)
+        self._down.difference_update(broker.node_id for broker in answering)
+        if starting:
+            self.note(f"started {numbers([broker.node_id for broker in starting])}")
 
     def restart(self, *node_ids: int) -> None:
         """Stop these brokers by controlled shutdown, by default all, and start them again."""
@@ -200,6 +229,7 @@ class Brokers:
     def close(self) -> None:
         """Kill all brokers, and remove the directory unless it is to be kept. A second call does
         nothing."""
+        self._has_ended = True
         for node_id, broker in self._brokers.items():
             self._last_lines.setdefault(node_id, broker.last_lines())
         try:
@@ -213,7 +243,8 @@ class Brokers:
     def _open_place(self) -> RunDirectory:
         if self._place is None:
             raise RuntimeError(
-                "this cluster does not run: it has ended, or its with block has not begun"
+                "this cluster does not run: it has ended, or neither a with block nor start() has"
+                " begun it"
             )
         return self._place
 

@@ -1,9 +1,9 @@
 """A cluster of real brokers that a test starts, breaks, waits for and inspects."""
 
+import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, Unpack, overload
 from uuid import uuid4
@@ -12,6 +12,14 @@ from minibroker.testing.kit.breakable import BreakableBrokers
 from minibroker.testing.kit.brokers import START_S_MAX, Event
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.requests import Request, requests_of
+from minibroker.testing.kit.run_directory import PORTS, ports_of
+from minibroker.testing.kit.service_process import (
+    READY_S_MAX,
+    Program,
+    Ready,
+    ServiceProcess,
+    ServiceProcesses,
+)
 from minibroker.testing.kit.settings import ClusterSettings
 from minibroker.testing.kit.state import PartitionState, partition_states
 from minibroker.testing.kit.waiting import Look, WaitTimeout, wait_for
@@ -43,13 +51,16 @@ class KafkaCluster(BreakableBrokers):
     instead. All methods raise `BrokerFailed` for a broker that ends by itself or does not answer.
     """
 
-    def __init__(self, settings: ClusterSettings | None = None) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ClusterSettings | None = None, ports: range = PORTS) -> None:
+        super().__init__(settings, ports)
         self._own_admin: Admin | None = None
         self._keeps_ledgers = False
         self._name = "topic"
         self._named = 0
         self._test_began = 0  # in the events
+        self._logs_began: dict[int, int] = {}  # in the log file of each broker
+        self._last_logs: dict[int, str] = {}  # of the last test, once the cluster has ended
+        self._services = ServiceProcesses(self.note)
 
     # -- what clients need
 
@@ -122,6 +133,44 @@ class KafkaCluster(BreakableBrokers):
         from minibroker.client.blocking import Admin
 
         return Admin(self.bootstrap, **options)
+
+    # -- the program under test
+
+    def process(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        ready: Ready = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        name: str = "",
+        timeout_s: float = READY_S_MAX,
+    ) -> ServiceProcess:
+        """Start a service of your own, and return it once it is ready. It ends with the test.
+
+        The service has the addresses of the brokers in KAFKA_BOOTSTRAP_SERVERS; "{bootstrap}" in
+        `command` and in values of `env`, which is added to the environment, stands for them, too.
+        `ready` is a regular expression that a line of its output has, a port on this machine, or a
+        function that returns true (what it raises counts as "not yet"); by default the service
+        counts as ready at once. `cwd` is its directory, by default that of the test.
+
+        Raises `ServiceFailed` if there is no such command, if it ends before it is ready, or is not
+        ready within `timeout_s` seconds; the text has its last lines. Raises `TypeError` and
+        `ValueError` for arguments that cannot be meant.
+        """
+        program = Program.of(
+            command, self.bootstrap, ready=ready, env=env or {}, cwd=cwd, timeout_s=timeout_s
+        )
+        return self._services.start(program, name, self._open_place.root)
+
+    @property
+    def processes(self) -> tuple[ServiceProcess, ...]:
+        """The services that this test has started, in order."""
+        return tuple(self._services.current)
+
+    def end_processes(self) -> None:
+        """End the services of this test, as the fixtures do after it."""
+        self._services.end()
 
     # -- faults, beside those of `BreakableBrokers` and `Brokers`
 
@@ -292,17 +341,52 @@ class KafkaCluster(BreakableBrokers):
         return sorted(found, key=lambda each: (each.partition, each.offset))
 
     def requests(self, client_id: str | None = None) -> list[Request]:
-        """Return the requests with this client id that the running brokers have received, in order.
+        """Return the requests with this client id that the brokers have received, in order.
 
         Without a client id these are the requests of all clients, but not those of other brokers.
-        Each broker keeps the latest 20,000 of clients, and as many of brokers, since its start.
+        Each broker keeps the latest 20,000 of clients, and as many of brokers. Of a broker that the
+        test has killed, stopped or paused these are the requests of clients until then.
         """
         found: list[Request] = []
         for node_id, broker in self._brokers.items():
-            if broker.is_running and not broker.is_paused:
-                answer = broker.order("requests", client_id=client_id)
-                found += requests_of(node_id, answer, self._began_at)
+            of_clients = requests_of(node_id, broker.requests(), self._began_at)
+            of_this = [each for each in of_clients if client_id in (None, each.client_id)]
+            is_of_clients = client_id is None or bool(of_this)
+            if not is_of_clients and broker.is_running and not broker.is_paused:
+                answer = broker.order("requests", client_id=client_id)["requests"]
+                of_this = requests_of(node_id, answer, self._began_at)
+            found += of_this
         return sorted(found, key=lambda each: each.at_s)
+
+    def read_history(
+        self,
+        *topics: str,
+        groups: Collection[str] = (),
+        value_of: "Callable[[ConsumerRecord], Hashable]" = lambda record: record.value,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_committed",
+        timeout_s: float = WAIT_S,
+    ) -> "History":
+        """Return a `History` of what the brokers have: the records of these topics as `appended`,
+        and what groups have committed for them, by which client and member, with the times.
+
+        `groups` are by default all with commits for these topics. `value_of` is what stands for a
+        record, by default its value as bytes; a record for which it is None is left out. What is
+        `processed` only the program, its database or its own topic can tell. As in `read_all`,
+        records of aborted transactions are left out, and open transactions are waited for.
+
+        Raises `ValueError` for a topic whose log no longer has all records: one that is compacted,
+        or from which some were deleted. Raises `WaitTimeout` as `read_all` does.
+        """
+        from minibroker.testing.kit.broker_history import BrokerHistory
+
+        reader = BrokerHistory(self, topics, groups)
+        reader.check_complete()
+        records = [
+            record
+            for topic in topics
+            for record in self.read_all(topic, timeout_s, isolation_level=isolation_level)
+        ]
+        return reader.history(records, value_of)
 
     def committed(self, group: str) -> "dict[TopicPartition, OffsetAndMetadata]":
         """Return the offsets that a group has committed."""
@@ -314,9 +398,17 @@ class KafkaCluster(BreakableBrokers):
         """Return the timeline since `begin_test`."""
         return tuple(self._events[self._test_began :])
 
+    def log_of_test(self, node_id: int) -> str:
+        """Return what a broker has printed since `begin_test`."""
+        if node_id in self._last_logs:
+            return self._last_logs[node_id]
+        return self._brokers[node_id].output_since(self._logs_began.get(node_id, 0))
+
     def begin_test(self, name: str) -> None:
         """Begin a test: topics are named after it from now on."""
+        self._services.begin_test()
         self._test_began = len(self._events)
+        self._logs_began = {each: broker.log_size() for each, broker in self._brokers.items()}
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
         self.note(f"test {name}")
 
@@ -367,7 +459,11 @@ class KafkaCluster(BreakableBrokers):
     def close(self) -> None:
         """Kill all brokers, and remove the directory unless it is to be kept. A second call does
         nothing."""
+        for node_id, broker in self._brokers.items():
+            begin = self._logs_began.get(node_id, 0)
+            self._last_logs.setdefault(node_id, broker.output_since(begin))
         try:
+            self.end_processes()
             self._close_admin()
         finally:
             super().close()
@@ -444,21 +540,23 @@ class KafkaCluster(BreakableBrokers):
         wait_for(what, look, timeout_s)
 
 
-@contextmanager
 def running_cluster(
     brokers: int = 3,
     *,
     properties: Mapping[str, object] | None = None,
     flush: str = "never",
     store: str = "",
-) -> Iterator[KafkaCluster]:
-    """Run a cluster for a `with` block, in unittest, fixtures of your own, or scripts.
+    ports: str = "",
+) -> KafkaCluster:
+    """Return a cluster for a `with` block, in unittest, fixtures of your own, or scripts; or for
+    `start()` and `close()`, in a shell.
 
     `properties` are those of docs/configuration.md; they override the kit's settings for tests.
-    `flush` and `store` are the `flush` and the `metadata.store` of all brokers.
+    `flush` and `store` are the `flush` and the `metadata.store` of all brokers. `ports` is the
+    range for the brokers, such as "20000-20400". Raises `ValueError` for settings that cannot be.
     """
-    with KafkaCluster(ClusterSettings.of(brokers, properties, flush, store)) as cluster:
-        yield cluster
+    settings = ClusterSettings.of(brokers, properties, flush, store)
+    return KafkaCluster(settings, ports_of(ports))
 
 
 def _commits(found: "dict[TopicPartition, OffsetAndMetadata]") -> str:

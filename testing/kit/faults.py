@@ -18,7 +18,7 @@ class Fault:
         self,
         text: str,
         brokers: tuple[int, ...],
-        undo: Callable[[], None],
+        undo: Callable[[], object],
         *,
         takes_down: bool = False,
     ) -> None:

@@ -7,18 +7,29 @@
     history.check_nothing_is_lost()
 
 A test calls a method for each thing that the program under test does, in the order in which it does
-it, from any thread. The checks go by this order and by nothing else: no clock, no broker. They
-raise `PromiseBroken`, whose text has a sentence for each record that breaks the promise.
+it, from any thread. The checks go by this order. An event that took place before its call has the
+argument `at` (Unix time in seconds), which gives its place among the others; so has a history that
+is read from brokers. The checks raise `PromiseBroken`, whose text has a sentence for each record
+that breaks the promise, with the offsets and times of what happened to the record.
 """
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from threading import Lock
 from typing import Final, NamedTuple
 
-from minibroker.testing.kit.transaction_history import End, Outcome, Place, TransactionHistory
+from minibroker.testing.kit.transaction_history import (
+    End,
+    Moment,
+    Outcome,
+    Place,
+    TransactionHistory,
+)
+from minibroker.testing.kit.wall_time import time_of_day
 
 SHOWN_MAX: Final = 10
+FACTS_SHOWN_MAX: Final = 8
 
 
 class PromiseBroken(AssertionError):
@@ -34,22 +45,39 @@ class _Polled(NamedTuple):
 
 
 class _Processed(NamedTuple):
-    """A value that was processed, and how many events came before. `where` names the transaction
-    with which it counted, or is empty."""
+    """A value that was processed, and when. `where` names the transaction with which it counted, or
+    is empty."""
 
-    at: int
+    at: Moment
     value: Hashable
     where: str = ""
 
 
 class _Committed(NamedTuple):
-    """A commit of a group, and how many events came before it. `where` as above."""
+    """A commit of a group, when, and by whom. `where` as above."""
 
     group: str
     place: tuple[str, int]
     offset: int
-    at: int
+    at: Moment
     where: str = ""
+    by: str = ""
+
+    def __str__(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        return f"{time_of_day(self.at.at_s)} committed {self.offset}{by}"
+
+
+class Commit(NamedTuple):
+    """A commit in a history. `offset` is the next one to read; `at_s` is Unix time in seconds; `by`
+    names the client and the member, where they are known."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    at_s: float
+    by: str
 
 
 class History:
@@ -58,17 +86,26 @@ class History:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._count = 0  # of all events, which is their order
+        self._count = 0  # of all events, which is the order of those of one moment
+        self._latest_s = 0.0  # the time of the latest event that was told without a time
+        self._facts: dict[Hashable, list[tuple[Moment, str]]] = defaultdict(list)  # by value
         self._sent: dict[Hashable, Hashable] = {}  # the key by value
-        self._acknowledged: dict[Hashable, int] = {}
-        self._polled: list[tuple[int, _Polled]] = []
+        self._acknowledged: dict[Hashable, Moment] = {}
+        self._polled: list[tuple[Moment, _Polled]] = []
         self._seen: set[Hashable] = set()  # the values that were polled
         self._processed: list[_Processed] = []
         self._commits: list[_Committed] = []
         self._transactions = TransactionHistory()
         self._named = Counter[str]()  # how many transactions of a transactional id have a name
 
-    def sent(self, value: Hashable, key: Hashable = None, *, transaction: Hashable = None) -> None:
+    def sent(
+        self,
+        value: Hashable,
+        key: Hashable = None,
+        *,
+        transaction: Hashable = None,
+        at: float | None = None,
+    ) -> None:
         """The program is about to send this value. Raises `ValueError` if it was sent before,
         outside of a transaction or in the same one."""
         with self._lock:
@@ -81,7 +118,7 @@ class History:
                     self._sent.pop(value, None)  # so its place in the order is the new one
                 self._transactions.add_sent(self._transactions.open(transaction), value)
             self._sent[value] = key
-            self._count += 1
+            self._add_fact(value, self._moment(at), "sent")
 
     def forget(self, value: Hashable, *, transaction: Hashable = None) -> None:
         """The client has refused this value at once: it was not sent."""
@@ -91,45 +128,75 @@ class History:
             if not self._transactions.has_sent(value):
                 self._sent.pop(value, None)
 
-    def acknowledged(self, value: Hashable) -> None:
+    def acknowledged(self, value: Hashable, *, at: float | None = None) -> None:
         """A broker has acknowledged this value. Raises `ValueError` if it was never sent."""
         with self._lock:
             self._check_sent(value, "acknowledged")
-            self._acknowledged.setdefault(value, self._count)
-            self._count += 1
+            moment = self._moment(at)
+            self._acknowledged.setdefault(value, moment)
+            self._add_fact(value, moment, "acknowledged")
 
-    def polled(self, value: Hashable, topic: str, partition: int, offset: int) -> None:
+    def polled(
+        self, value: Hashable, topic: str, partition: int, offset: int, *, at: float | None = None
+    ) -> None:
         """A consumer got this record."""
         with self._lock:
-            self._polled.append((self._count, _Polled((topic, partition), offset, value)))
-            self._seen.add(value)
-            self._count += 1
+            self._poll(value, Place(topic, partition, offset), self._moment(at), "polled")
 
-    def processed(self, value: Hashable, *, transaction: Hashable = None) -> None:
+    def appended(
+        self, value: Hashable, topic: str, partition: int, offset: int, *, at: float | None = None
+    ) -> None:
+        """A broker has this record: it counts as sent, acknowledged, and there to be polled."""
+        with self._lock:
+            moment = self._moment(at)
+            self._sent.setdefault(value, None)
+            self._acknowledged.setdefault(value, moment)
+            self._poll(value, Place(topic, partition, offset), moment, "appended")
+
+    def processed(
+        self, value: Hashable, *, transaction: Hashable = None, at: float | None = None
+    ) -> None:
         """The program has done with this value what it does: its effect is there; of a transaction,
         once that is committed. Raises `ValueError` if it was neither sent nor polled."""
         with self._lock:
             if value not in self._seen:
                 self._check_sent(value, "processed")
+            moment = self._moment(at)
             if transaction is None:
-                self._processed.append(_Processed(self._count, value))
+                self._processed.append(_Processed(moment, value))
             else:
                 recorded = self._transactions.open(transaction)
-                recorded.processed.append((self._count, value))
-            self._count += 1
+                recorded.processed.append((moment, value))
+            self._add_fact(value, moment, "processed")
 
     def committed(
-        self, group: str, topic: str, partition: int, offset: int, *, transaction: Hashable = None
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        transaction: Hashable = None,
+        at: float | None = None,
+        by: str = "",
     ) -> None:
         """A group has committed: its next member goes on at `offset`; with a transaction, once that
-        is committed."""
+        is committed. `by` names the member, for the sentences of checks."""
         with self._lock:
-            place = topic, partition
+            place, moment = (topic, partition), self._moment(at)
             if transaction is None:
-                self._commits.append(_Committed(group, place, offset, self._count))
+                self._commits.append(_Committed(group, place, offset, moment, by=by))
             else:
                 self._transactions.open(transaction).offsets[group, place] = offset
-            self._count += 1
+
+    def commits(self) -> list[Commit]:
+        """Return the commits that count, in the order of their times."""
+        with self._lock:
+            ordered = sorted(self._commits, key=lambda each: each.at)
+            return [
+                Commit(each.group, *each.place, each.offset, each.at.at_s, each.by)
+                for each in ordered
+            ]
 
     # -- transactions; a call that names one begins it, if it is new
 
@@ -145,22 +212,25 @@ class History:
         with self._lock:
             ended = self._transactions.open(transaction)
             ended.end = End.COMMITTED
-            where = f" in {transaction!r}"
+            where, moment = f" in {transaction!r}", self._moment()
             for value in ended.sent:
-                self._acknowledged.setdefault(value, self._count)
+                self._acknowledged.setdefault(value, moment)
+                self._add_fact(value, moment, f"committed{where}")
             for _, value in ended.processed:
-                self._processed.append(_Processed(self._count, value, where))
-            self._count += 1
+                self._processed.append(_Processed(moment, value, where))
+            moment = self._moment()
             for (group, place), offset in ended.offsets.items():
-                self._commits.append(_Committed(group, place, offset, self._count, where))
-            self._count += 1
+                self._commits.append(_Committed(group, place, offset, moment, where))
 
     def transaction_aborted(self, transaction: Hashable) -> None:
         """The transaction was aborted, by the program or for it. Raises `ValueError` if it has
         ended."""
         with self._lock:
-            self._transactions.open(transaction).end = End.ABORTED
-            self._count += 1
+            ended = self._transactions.open(transaction)
+            ended.end = End.ABORTED
+            moment = self._moment()
+            for value in ended.sent:
+                self._add_fact(value, moment, f"aborted in {transaction!r}")
 
     # -- checks, when the program has done all that it is to do
 
@@ -169,7 +239,7 @@ class History:
         self._check_there_were_some()
         polled = {record.value for _, record in self._polled}
         _judge(
-            f"{value!r} was acknowledged and never polled"
+            f"{value!r} was acknowledged and never polled{self._told(value)}"
             for value in self._acknowledged
             if value not in polled
         )
@@ -190,6 +260,7 @@ class History:
             if before is not None and place[before] > place[record.value]:
                 broken.append(
                     f"of key {key!r}, {record.value!r} was sent before {before!r} and polled after"
+                    f"{self._told(record.value)}"
                 )
             else:
                 latest[key] = record.value
@@ -214,11 +285,13 @@ class History:
         outcome, places = self._outcome(), self._places()
         broken = [*self._unprocessed(outcome), *self._processed_again(outcome)]
         if self._transactions:
-            transactions = self._transactions
+            found = [
+                *self._transactions.wrong_reads(outcome, places),
+                *self._transactions.missing_offsets(outcome, places),
+            ]
             broken += [
-                *outcome.split,
-                *transactions.wrong_reads(outcome, places),
-                *transactions.missing_offsets(outcome, places),
+                *(text + self._told(value) for value, text in outcome.split),
+                *(text + self._told(value) for value, text in found),
                 *self._early_commits(outcome),
                 *self._commits_back(),
             ]
@@ -227,7 +300,7 @@ class History:
     def check_stored_once(self) -> None:
         """No value is in a log at two places, as after a retry without idempotence."""
         _judge(
-            f"{value!r} is at {' and at '.join(map(str, sorted(found)))}"
+            f"{value!r} is at {' and at '.join(map(str, sorted(found)))}{self._told(value)}"
             for value, found in self._places().items()
             if len(found) > 1
         )
@@ -269,7 +342,7 @@ class History:
         for value in self._inputs(processed | {*in_vain}):
             if value not in done:
                 where = f" except in {in_vain[value]}" if value in in_vain else ""
-                yield f"{value!r} was acknowledged and never processed{where}"
+                yield f"{value!r} was acknowledged and never processed{where}{self._told(value)}"
 
     def _inputs(self, processed: set[Hashable]) -> Iterator[Hashable]:
         """Yield the acknowledged values that are to be processed. Of those that were sent in
@@ -288,38 +361,65 @@ class History:
             if len(found) > 1:
                 named = " and".join(where for where in found if where)
                 where = f":{named}" if named else ""
-                yield f"{value!r} was processed {len(found)} times{where}"
+                yield f"{value!r} was processed {len(found)} times{where}{self._told(value)}"
 
     def _early_commits(self, outcome: Outcome) -> Iterable[str]:
-        first: dict[Hashable, int] = {}
+        first: dict[Hashable, Moment] = {}
         for each in outcome.possible:
             first |= {value: at for at, value in each.processed}
         for at, value, _ in self._all_processed(outcome):
             first[value] = min(at, first.get(value, at))
         broken: dict[tuple[str, _Polled], str] = {}  # a sentence a record, for the first commit
-        for commit in self._commits:
+        for commit in sorted(self._commits, key=lambda each: each.at):
             for at, record in self._polled:
                 is_passed = record.place == commit.place and record.offset < commit.offset
-                is_done = first.get(record.value, self._count) <= commit.at
+                is_done = record.value in first and first[record.value] <= commit.at
                 if at < commit.at and is_passed and not is_done:
                     broken.setdefault(
                         (commit.group, record),
                         f"group {commit.group!r} has committed {commit.offset} of"
                         f" {_place(*commit.place)}{commit.where} before {record.value!r} at"
-                        f" {record.offset} was processed",
+                        f" {record.offset} was processed{self._told(record.value, commit)}",
                     )
         return broken.values()
 
     def _commits_back(self) -> Iterator[str]:
-        latest: dict[tuple[str, tuple[str, int]], int] = {}
-        for commit in self._commits:
-            name = commit.group, commit.place
-            if commit.offset < latest.get(name, commit.offset):
+        latest: dict[tuple[str, tuple[str, int]], _Committed] = {}
+        for commit in sorted(self._commits, key=lambda each: each.at):
+            before = latest.get((commit.group, commit.place), commit)
+            if commit.offset < before.offset:
                 yield (
                     f"group {commit.group!r} has committed {commit.offset} of"
-                    f" {_place(*commit.place)}{commit.where} after {latest[name]}"
+                    f" {_place(*commit.place)}{commit.where} after {before.offset}"
+                    f" ({before}; {commit})"
                 )
-            latest[name] = commit.offset
+            latest[commit.group, commit.place] = commit
+
+    def _moment(self, at: float | None = None) -> Moment:
+        """Return the moment of an event. Those without a time of their own keep the order in which
+        they are told, also if the clock is set back."""
+        self._count += 1
+        if at is None:
+            at = self._latest_s = max(self._latest_s, time.time())
+        return Moment(at, self._count)
+
+    def _poll(self, value: Hashable, place: Place, moment: Moment, what: str) -> None:
+        self._polled.append((moment, _Polled(place[:2], place.offset, value)))
+        self._seen.add(value)
+        self._add_fact(value, moment, f"{what} at {place}")
+
+    def _add_fact(self, value: Hashable, moment: Moment, text: str) -> None:
+        self._facts[value].append((moment, text))
+
+    def _told(self, value: Hashable, commit: _Committed | None = None) -> str:
+        """Return what happened to a value, and when, in parentheses."""
+        facts = [(at, f"{time_of_day(at.at_s)} {text}") for at, text in self._facts[value]]
+        if commit is not None:
+            facts.append((commit.at, str(commit)))
+        shown = [text for _, text in sorted(facts)[:FACTS_SHOWN_MAX]]
+        if len(facts) > FACTS_SHOWN_MAX:
+            shown.append(f"and {len(facts) - FACTS_SHOWN_MAX} more")
+        return f" ({'; '.join(shown)})" if shown else ""
 
     def _check_sent(self, value: Hashable, what: str) -> None:
         if value in self._sent:

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final, Self
 
 from minibroker.testing.kit.cluster import KafkaCluster
+from minibroker.testing.kit.run_directory import PORTS, AllPortsTaken
 from minibroker.testing.kit.settings import ClusterSettings
 
 CLUSTERS_MAX: Final = 3
@@ -13,7 +14,8 @@ CLUSTERS_MAX: Final = 3
 class ClusterPool:
     """Clusters by their settings, the latest three; all end with the `with` block."""
 
-    def __init__(self, *, checks_logs: bool = False) -> None:
+    def __init__(self, *, checks_logs: bool = False, ports: range = PORTS) -> None:
+        self._ports = ports
         self._checks_logs = checks_logs  # after each test
         self._clusters: dict[ClusterSettings, KafkaCluster] = {}  # the latest one last
 
@@ -31,12 +33,13 @@ class ClusterPool:
     ) -> Iterator[KafkaCluster]:
         """Lend a cluster to a test of this name, and mend it afterwards. A cluster that cannot be
         mended is ended and kept on the disk, and the error is raised."""
-        cluster = KafkaCluster(settings).__enter__() if is_fresh else self._kept(settings)
+        cluster = self._started(settings) if is_fresh else self._kept(settings)
         cluster.begin_test(test)
         if self._checks_logs:
             cluster.keep_ledgers()
         try:
             yield cluster
+            cluster.end_processes()
             if is_fresh and not self._checks_logs:
                 cluster.check_alive()
             else:
@@ -58,6 +61,16 @@ class ClusterPool:
         if cluster is None:
             if len(self._clusters) == CLUSTERS_MAX:
                 self._clusters.pop(next(iter(self._clusters))).close()
-            cluster = KafkaCluster(settings).__enter__()
+            cluster = self._started(settings)
         self._clusters[settings] = cluster
         return cluster
+
+    def _started(self, settings: ClusterSettings) -> KafkaCluster:
+        """Start a cluster; if there are no ports for it, end others, the oldest first."""
+        while True:
+            try:
+                return KafkaCluster(settings, self._ports).start()
+            except AllPortsTaken:
+                if not self._clusters:
+                    raise
+                self._clusters.pop(next(iter(self._clusters))).close()

@@ -14,6 +14,9 @@ Each cluster begins to look at the slot behind that of the one before, and each 
 one. So the ports of a cluster that has ended rest until all others were used: a client of it that a
 test has left open does not meet the next cluster there.
 
+A test session may have another range of ports (`ports_of`). Its slots lie on the same grid, so
+the locks of sessions with other ranges hold for them, too.
+
 The ports are below those that systems use for outgoing connections: a client that tries to reach a
 dead broker at one of those again and again could be connected to itself.
 """
@@ -39,7 +42,8 @@ KEPT_MAX: Final = 10
 _LOCK: Final = "lock"
 _CLUSTER: Final = "cluster"
 _KEPT: Final = "kept"
-SLOTS: Final = len(PORTS) // PORTS_EACH
+PORTS_MIN: Final = 2 * PORTS_EACH - 1  # so many have a slot among them, wherever they begin
+PORT_NUMBERS: Final = range(1024, 65_536)
 
 _turns: Final = count(os.getpid())
 
@@ -48,27 +52,55 @@ class AllPortsTaken(RuntimeError):
     """All ranges of ports are in use."""
 
 
+def ports_of(text: str) -> range:
+    """Return the range of ports in a text such as "20000-20400"; of an empty text the default.
+
+    Raises `ValueError`.
+    """
+    if not text:
+        return PORTS
+    first, _, last = text.partition("-")
+    if not (first.strip().isdecimal() and last.strip().isdecimal()):
+        raise ValueError(f"{text!r}: expected FIRST-LAST, such as 20000-20400")
+    ports = range(int(first), int(last) + 1)
+    if ports.start not in PORT_NUMBERS or ports.stop - 1 not in PORT_NUMBERS:
+        raise ValueError(f"{text!r}: ports are from {PORT_NUMBERS.start} to 65535")
+    if len(ports) < PORTS_MIN:
+        raise ValueError(
+            f"{text!r}: expected at least {PORTS_MIN} ports, and {PORTS_EACH} more for each further"
+            " cluster at a time"
+        )
+    return ports
+
+
+def _slots_in(ports: range) -> range:
+    """The numbers of the slots that lie within these ports."""
+    first = -((PORTS.start - ports.start) // PORTS_EACH)
+    return range(first, (ports.stop - PORTS.start) // PORTS_EACH)
+
+
 class RunDirectory:
     """A slot that this process holds; `reserve` makes it."""
 
     def __init__(self, slot: Path, number: int, lock: int) -> None:
         self.root = slot / _CLUSTER
-        self.base_port = PORTS[number * PORTS_EACH]
+        self.base_port = PORTS.start + number * PORTS_EACH
         self._slot = slot
         self._lock = lock
         self._reserved: socket.socket | None = None
 
     @classmethod
-    def reserve(cls, base: Path | None = None) -> Self:
-        """Return the next slot that no process holds and whose ports are free.
+    def reserve(cls, base: Path | None = None, ports: range = PORTS) -> Self:
+        """Return the next slot in a range of ports that no process holds and whose ports are free.
 
         Raises `AllPortsTaken`.
         `base` has all slots; by default it is a directory of this user's among the temporary files.
         """
         base = base or Path(tempfile.gettempdir()) / f"minibroker-{os.getuid()}"
         _remove_leftovers(base)
+        numbers = _slots_in(ports)
         begin = next(_turns)
-        for number in (turn % SLOTS for turn in range(begin, begin + SLOTS)):
+        for number in (numbers[turn % len(numbers)] for turn in range(begin, begin + len(numbers))):
             slot = base / f"slot-{number}"
             lock = _lock(slot)
             if lock is None:
@@ -77,7 +109,10 @@ class RunDirectory:
             if taken._reserve_ports():
                 return taken
             taken.release()
-        raise AllPortsTaken(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
+        raise AllPortsTaken(
+            f"all ports from {ports.start} to {ports.stop - 1} are taken; each cluster needs"
+            f" {PORTS_EACH}: end other test sessions, or set another range (--minibroker-ports)"
+        )
 
     def _reserve_ports(self) -> bool:
         """Make the directory and reserve the ports; return False if another process uses them."""

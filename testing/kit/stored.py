@@ -38,12 +38,18 @@ def stored_records(data_dir: Path, topic: str, partition: int) -> list[StoredRec
 
     Checksums are not verified. Raises `ValueError` if the broker has no such replica.
     """
-    found: list[StoredRecord] = []
+    return [
+        StoredRecord(header.leader_epoch, *record)
+        for batch, header in batches_of(data_dir, topic, partition)
+        for record in decode_records(batch, header)
+    ]
+
+
+def batches_of(data_dir: Path, topic: str, partition: int) -> Iterator[tuple[bytes, BatchHeader]]:
+    """Yield the batches of a replica in order, as `stored_records` reads them."""
     for _, data, batches in _segments(data_dir, topic, partition):
         for position, header in batches:
-            records = decode_records(data[position : position + header.size], header)
-            found += [StoredRecord(header.leader_epoch, *record) for record in records]
-    return found
+            yield data[position : position + header.size], header
 
 
 class FlippedBit(NamedTuple):

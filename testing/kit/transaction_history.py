@@ -22,6 +22,13 @@ class Place(NamedTuple):
         return f"{self.topic}-{self.partition}, offset {self.offset}"
 
 
+class Moment(NamedTuple):
+    """When an event took place: Unix time in seconds, and its number among those of one time."""
+
+    at_s: float
+    number: int
+
+
 class End(StrEnum):
     """How a transaction has ended, as far as the history knows."""
 
@@ -32,12 +39,12 @@ class End(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class RecordedTransaction:
-    """A transaction. `processed` has values, each with the number of its event. `offsets` are the
+    """A transaction. `processed` has values, each with its moment. `offsets` are the
     next offsets to read, by group, topic and partition."""
 
     name: Hashable
     sent: dict[Hashable, None] = field(default_factory=dict)
-    processed: list[tuple[int, Hashable]] = field(default_factory=list)
+    processed: list[tuple[Moment, Hashable]] = field(default_factory=list)
     offsets: dict[tuple[str, tuple[str, int]], int] = field(default_factory=dict)
     end: End = End.UNKNOWN
 
@@ -57,11 +64,12 @@ Places = Mapping[Hashable, Collection[Place]]
 
 class Outcome(NamedTuple):
     """The transactions that were committed, as far as the polled records show, and those that may
-    have been. `split` are sentences about transactions that were committed in part."""
+    have been. `split` are sentences about transactions that were committed in part, each with the
+    value that it is about."""
 
     committed: list[RecordedTransaction]
     possible: list[RecordedTransaction]
-    split: list[str]
+    split: list[tuple[Hashable, str]]
 
 
 class TransactionHistory:
@@ -134,15 +142,15 @@ class TransactionHistory:
             for value in polled:
                 spare[value] -= 1
             split += [
-                f"of {each}, {polled[0]!r} was polled and {value!r} was not"
+                (value, f"of {each}, {polled[0]!r} was polled and {value!r} was not")
                 for value in each.sent
                 if value not in polled
             ]
         return Outcome(committed, possible, split)
 
-    def wrong_reads(self, outcome: Outcome, places: Places) -> Iterator[str]:
-        """Yield a sentence for each value that was not polled at one place for the one committed
-        transaction that has sent it."""
+    def wrong_reads(self, outcome: Outcome, places: Places) -> Iterator[tuple[Hashable, str]]:
+        """Yield the value and a sentence for each value that was not polled at one place for the
+        one committed transaction that has sent it."""
         for value, senders in self._senders.items():
             found = sorted(places.get(value, ()))
             effective = [each for each in senders if each in outcome.committed]
@@ -151,17 +159,20 @@ class TransactionHistory:
             sent = " and ".join(f"in {each}" for each in senders)
             if found:
                 at = " and at ".join(map(str, found))
-                yield f"{value!r} was polled at {at}, and sent {sent}"
+                yield value, f"{value!r} was polled at {at}, and sent {sent}"
             elif any(each.end is End.COMMITTED for each in effective):
-                yield f"{value!r} was sent {sent}, and never polled"
+                yield value, f"{value!r} was sent {sent}, and never polled"
 
-    def missing_offsets(self, outcome: Outcome, places: Places) -> Iterator[str]:
-        """Yield a sentence for each value that was processed in a committed transaction, with which
-        no group has committed an offset behind it."""
+    def missing_offsets(self, outcome: Outcome, places: Places) -> Iterator[tuple[Hashable, str]]:
+        """Yield the value and a sentence for each value that was processed in a committed
+        transaction, with which no group has committed an offset behind it."""
         for each in outcome.committed:
             for _, value in each.processed:
                 found = places.get(value, ())
                 is_passed = any(map(each.has_offset_behind, found)) if found else each.offsets
                 if not is_passed:
                     at = "".join(f" at {place}" for place in sorted(found)[:1])
-                    yield f"{value!r}{at} was processed in {each}, and no offset behind it is in it"
+                    text = (
+                        f"{value!r}{at} was processed in {each}, and no offset behind it is in it"
+                    )
+                    yield value, text

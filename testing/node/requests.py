@@ -21,7 +21,7 @@ from minibroker.broker.replication.purgatory import Parked, Purgatory, Watch
 from minibroker.broker.server.dispatch import HandlerResult, dispatch
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import Steps, finished, without_pause
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
@@ -33,6 +33,7 @@ from minibroker.protocol.messages.fetch import (
 from minibroker.protocol.messages.group_offsets import (
     GroupOffsets,
     GroupPartition,
+    OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -57,6 +58,7 @@ from minibroker.protocol.messages.transactions import (
     TransactionMarkerResult,
     TransactionPartitionResult,
     TransactionPartitionsAdded,
+    TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -100,6 +102,8 @@ class ReceivedRequest:
 
     `at_s` is wall clock time in seconds. `rule` is the number of the rule that matched, or 0.
     `errors` are the names of the errors in the response, or None while there is no response.
+    `offsets` are those of the partitions, in their order: what a commit commits, or where a PRODUCE
+    has appended (-1: it has not); empty for other requests.
     """
 
     at_s: float
@@ -110,6 +114,22 @@ class ReceivedRequest:
     partitions: tuple[TopicPartition, ...]
     rule: int = 0
     errors: tuple[str, ...] | None = None
+    group_id: str = ""
+    member_id: str = ""
+    offsets: tuple[int, ...] = ()
+
+    def complete(self, response: Any) -> None:
+        """Record the errors of the response, and the offsets of what it has appended."""
+        self.errors = _error_names(response)
+        if isinstance(response, ProduceResponse):
+            found = {(each.topic, each.partition): each for each in response.partitions}
+            of_ids = [each for each in response.partitions if not each.topic]
+            if len(of_ids) == len(self.partitions):  # they have ids in place of names
+                found = dict(zip(self.partitions, of_ids, strict=True))
+            self.offsets = tuple(
+                found[name].base_offset if name in found and not found[name].error else NO_OFFSET
+                for name in self.partitions
+            )
 
 
 @dataclass(slots=True)
@@ -166,6 +186,9 @@ class FaultyDispatch:
             envelope.client_id,
             is_of_client,
             tuple(named),
+            group_id=_text(getattr(envelope.message, "group_id", "")),
+            member_id=_text(getattr(envelope.message, "member_id", "")),
+            offsets=_committed_offsets(envelope.message),
         )
         (self._from_clients if is_of_client else self._from_brokers).append(received)
         rule = self._match(received)
@@ -405,6 +428,17 @@ def _parts_in(message: Any, names: Iterable[str]) -> Iterator[Any]:
         yield from getattr(message, name, None) or ()
 
 
+def _committed_offsets(request: Any) -> tuple[int, ...]:
+    """Return what a commit of a group commits, in the order of its partitions."""
+    if not isinstance(request, OffsetCommitRequest | TxnOffsetCommitRequest):
+        return ()
+    return tuple(each.offset for each in request.partitions)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _error_name(code: int) -> str:
     return ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
 
@@ -415,7 +449,7 @@ def _recorded(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResul
     def record(response: Any) -> Any:
         if isinstance(response, Generator):
             return _recorded_steps(response, received)
-        received.errors = _error_names(response)
+        received.complete(response)
         return response
 
     if outcome is None:
@@ -447,7 +481,7 @@ def _dropped(outcome: HandlerResult, received: ReceivedRequest) -> HandlerResult
     parked: Parked[Any] = outcome
 
     def drop(response: Any) -> Any:
-        received.errors = _error_names(finished(response))
+        received.complete(finished(response))
         raise trio.BrokenResourceError("a test drops this response")
 
     def attempt(now: float) -> Any:

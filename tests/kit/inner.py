@@ -29,20 +29,24 @@ class Inner:
         """The test file."""
         (self.directory / "test_it.py").write_text(textwrap.dedent(text))
 
-    def start(self, *options: str) -> "subprocess.Popen[str]":
-        """A session on it."""
+    def start(
+        self, *options: str, test: str = "test_it.py", **variables: str
+    ) -> "subprocess.Popen[str]":
+        """A session on it, or on another file."""
         return subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "test_it.py"],
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, test],
             cwd=self.directory,
-            env=os.environ | {"TMPDIR": str(self.temporary), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=os.environ
+            | {"TMPDIR": str(self.temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+            | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
-    def run(self, *options: str) -> Session:
+    def run(self, *options: str, test: str = "test_it.py", **variables: str) -> Session:
         """A session from its start to its end."""
-        process = self.start(*options)
+        process = self.start(*options, test=test, **variables)
         text, _ = process.communicate(timeout=TIMEOUT_S)
         return Session(process.returncode, text)
 

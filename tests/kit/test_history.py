@@ -1,5 +1,7 @@
 """Each check finds the history that breaks its promise, and passes one that does not."""
 
+import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +25,11 @@ def history(*events: tuple[object, ...]) -> History:
     for name, *arguments in events:
         getattr(made, str(name))(*arguments)
     return made
+
+
+def without_facts(text: str) -> str:
+    """The sentences without what they tell of times, in parentheses."""
+    return re.sub(r" \(\d\d:\d\d:\d\d\.\d{3} .*\)$", "", text, flags=re.MULTILINE)
 
 
 def sends(*values: str) -> list[tuple[object, ...]]:
@@ -111,8 +118,57 @@ def test_what_breaks_a_promise_is_told(
         try:
             check(made)
         except PromiseBroken as error:
-            broken[name] = str(error)
+            broken[name] = without_facts(str(error))
     assert broken == dict.fromkeys(checks, said)
+
+
+def test_sentences_have_offsets_and_times() -> None:
+    """Of what happened to the record, in the order of the times; the commit is among them."""
+    made, day = History(), time.mktime((2026, 11, 29, 12, 0, 0, 0, 0, -1))
+    made.sent("a", at=day)
+    made.acknowledged("a", at=day + 1)
+    made.processed("a", at=day + 2.5)
+    made.polled("a", "t", 0, 7, at=day + 1.25)
+    made.committed("g", "t", 0, 8, at=day + 2, by="client 'c'")
+    with pytest.raises(PromiseBroken) as caught:
+        made.check_commit_after_processing()
+    assert str(caught.value) == (
+        "group 'g' has committed 8 of t-0 before 'a' at 7 was processed (12:00:00.000 sent;"
+        " 12:00:01.000 acknowledged; 12:00:01.250 polled at t-0, offset 7;"
+        " 12:00:02.000 committed 8 by client 'c'; 12:00:02.500 processed)"
+    )
+    made.committed("g", "t", 0, 3, at=day + 9)
+    with pytest.raises(PromiseBroken) as caught:
+        made.check_commits_never_go_back()
+    assert str(caught.value) == (
+        "group 'g' has committed 3 of t-0 after 8"
+        " (12:00:02.000 committed 8 by client 'c'; 12:00:09.000 committed 3)"
+    )
+    assert [(each.offset, each.by) for each in made.commits()] == [(8, "client 'c'"), (3, "")]
+
+
+def test_events_with_times_are_ordered_by_them() -> None:
+    """A program's database is read after its commits, and has the times of its rows."""
+    made = History()
+    made.appended("a", "t", 0, 0, at=1)
+    made.committed("g", "t", 0, 1, at=3)
+    made.processed("a", at=2)
+    made.check_commit_after_processing()
+    made.check_exactly_once()
+    made.committed("g", "t", 0, 0, at=1)
+    made.check_commits_never_go_back()
+    assert [each.offset for each in made.commits()] == [0, 1]
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events without a time of their own are in the order of their calls."""
+    clock = iter(range(100, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    made = history(*sends("a"), *reads("a"), ("committed", "g", "t", 0, 1), ("processed", "a"))
+    with pytest.raises(PromiseBroken, match="before 'a' at 0 was processed"):
+        made.check_commit_after_processing()
 
 
 def test_a_history_without_acknowledgements_shows_nothing() -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.testing.kit.run_directory import KEPT_MAX, PORTS_EACH, RunDirectory
+from minibroker.testing.kit.run_directory import (
+    KEPT_MAX,
+    PORTS_EACH,
+    PORTS_MIN,
+    AllPortsTaken,
+    RunDirectory,
+    ports_of,
+)
 from minibroker.testing.kit.settings import HOST
 
 TAKE_AND_DIE = """
@@ -84,6 +91,39 @@ def test_the_ports_of_a_cluster_that_has_ended_rest(base: Path) -> None:
         bases.append(taken.base_port)
         taken.release()
     assert len({*bases}) == 5
+
+
+def test_ports_come_from_a_range_that_is_set(base: Path) -> None:
+    """As many clusters as it has room for, and no port outside of it."""
+    ports = ports_of(f"24005-{24_004 + PORTS_MIN + PORTS_EACH}")
+    first, second = RunDirectory.reserve(base, ports), RunDirectory.reserve(base, ports)
+    bases = {first.base_port, second.base_port}
+    assert len(bases) == 2
+    assert all(port in ports and port + PORTS_EACH - 1 in ports for port in bases)
+    with pytest.raises(AllPortsTaken, match=r"from 24005 to 24147 are taken; each .* 48: end"):
+        RunDirectory.reserve(base, ports)
+    first.release()
+    second.release()
+    low = RunDirectory.reserve(base, ports_of("10000-10094"))
+    assert low.base_port in ports_of("10000-10094")
+    low.release()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("20000", "'20000': expected FIRST-LAST, such as 20000-20400"),
+        ("a-b", "'a-b': expected FIRST-LAST"),
+        ("80-300", "ports are from 1024 to 65535"),
+        ("65000-65600", "ports are from 1024 to 65535"),
+        ("20000-20050", "expected at least 95 ports, and 48 more for each"),
+        ("20400-20000", "expected at least 95 ports"),
+    ],
+)
+def test_ranges_of_ports_that_cannot_be(text: str, said: str) -> None:
+    """The error says what is expected."""
+    with pytest.raises(ValueError, match=said):
+        ports_of(text)
 
 
 def test_the_newest_clusters_of_failed_tests_are_kept(base: Path) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from minibroker import testing
+from minibroker.testing import running_cluster
+from minibroker.testing.kit.failure_report import log_lines
 from tests.kit.inner import Inner
 
 MANY = """
@@ -83,27 +86,48 @@ def test_nothing_runs_on_when_pytest_is_killed(inner: Inner) -> None:
 
 
 def test_what_a_failed_test_shows(inner: Inner) -> None:
-    """What was done to the cluster, what its brokers said, and where its files are."""
+    """What was done to the cluster, what its brokers said and its clients asked in this test, in
+    the order of their times, and where its files are."""
     inner.write(
         """
-        def test_fails(kafka_broker):
-            kafka_broker.topic("orders")
-            kafka_broker.note("now it comes")
-            assert False, "as it must"
+        def send(cluster, topic):
+            with cluster.producer(client_id="the-shop") as producer:
+                producer.send(topic, b"an order").result(10)
 
         def test_passes(kafka_broker):
-            kafka_broker.topic()
+            send(kafka_broker, kafka_broker.topic("before"))
+
+        def test_fails(kafka_broker):
+            topic = kafka_broker.topic("orders")
+            with kafka_broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", topic=topic):
+                send(kafka_broker, topic)
+            kafka_broker.restart(1)
+            kafka_broker.note("now it comes")
+            assert False, "as it must"
         """
     )
     session = inner.run()
     assert session.code == 1
     assert "1 failed, 1 passed" in session.text
-    for line in (
-        r"What was done to the cluster in this test:\n +\d+\.\d{3}  test test_fails\n",
-        r"  created topic 'orders'\n +\d+\.\d{3}  now it comes\n",
-        r"The last lines of broker 1:\n(?:.+\n)*.*Kafka Server started",
-    ):
-        assert re.search(line, session.text), session.text
+    shown = session.text.partition("What happened in this test:")[2]
+    times = re.findall(r"^(\d\d:\d\d:\d\d\.\d{3})  ", shown, re.MULTILINE)
+    assert times == sorted(times)
+    at = r"\d\d:\d\d:\d\d\.\d{3}  "
+    asked = f"{at}client 'the-shop' asked broker 1: PRODUCE orders-0"
+    texts = [
+        f"{at}test test_fails\n",
+        f"{at}created topic 'orders'\n",
+        f"{at}fail PRODUCE",
+        f"{asked}: NOT_LEADER_OR_FOLLOWER, by a fault of the test\n",
+        f"{at}stop 1\n",
+        f"{at}broker 1: Kafka Server started\n",
+        f"{at}now it comes\n",
+        r"client 'the-shop': .*2 PRODUCE",
+        f"  {asked} at 0: done\n",
+    ]
+    assert re.search("(?:.*\n)*.*".join(texts), shown), session.text
+    assert "before" not in shown.partition("short test summary")[0]
+    assert "Elected, with 0 topics" not in shown  # as the cluster started, before this test
     kept = re.search(r"will be kept in (\S+)", session.text)
     assert kept
     assert (Path(kept[1]) / "broker-1" / "meta.properties").exists()
@@ -128,6 +152,7 @@ def test_a_broker_that_ends_by_itself_is_an_error(inner: Inner) -> None:
     assert session.code == 1
     assert "2 passed, 1 error" in session.text
     assert "BrokerFailed: broker 1 ended by itself, with exit code -9" in session.text
+    assert re.search(r"What happened in this test:\n\S+  test test_ends\n", session.text)
 
 
 WRONG_MARKERS = {
@@ -137,6 +162,73 @@ WRONG_MARKERS = {
     "kafka_broker(properties={'node.id': 7})": "leave node.id out of the properties",
     "kafka_broker(properties={'log.retention.seconds': 7})": "log.retention.seconds",
 }
+
+
+def test_ports_that_are_set(inner: Inner) -> None:
+    """By the option or in the ini file. With room for one cluster, the one before ends."""
+    inner.write(
+        """
+        import pytest
+
+        def check(cluster):
+            [port] = [int(each.rpartition(":")[2]) for each in cluster.bootstrap.split(",")]
+            assert 23_000 <= port < 23_100
+
+        def test_one(kafka_broker):
+            check(kafka_broker)
+
+        @pytest.mark.kafka_broker(properties={"num.partitions": 2})
+        def test_other(kafka_broker):
+            check(kafka_broker)
+        """
+    )
+    (inner.directory / "pytest.ini").write_text("[pytest]\nminibroker_ports = 23000-23100\n")
+    session = inner.run()
+    assert "2 passed" in session.text, session.text
+    session = inner.run("--minibroker-ports", "23000")
+    assert session.code == 1
+    assert "--minibroker-ports: '23000': expected FIRST-LAST" in session.text
+
+
+def test_a_cluster_in_a_shell() -> None:
+    """It is started and closed by calls, and shows where and how it is."""
+    cluster = running_cluster(brokers=1)
+    assert repr(cluster) == "<KafkaCluster of 1 brokers, is not started>"
+    with pytest.raises(RuntimeError, match=r"neither a with block nor start\(\) has begun it"):
+        cluster.topic()
+    assert cluster.start() is cluster
+    try:
+        assert repr(cluster) == f"<KafkaCluster at {cluster.bootstrap}, running: 1>"
+        fault = cluster.kill(1)
+        at = f"<KafkaCluster at {cluster.bootstrap}"
+        assert repr(cluster) == f"{at}, running: none, faults: kill 1>"
+        assert cluster.start() is cluster
+        assert cluster.topic("orders") == "orders"
+    finally:
+        cluster.close()
+    assert repr(cluster) == "<KafkaCluster of 1 brokers, has ended>"
+    for start in (cluster.start, fault.undo):
+        with pytest.raises(RuntimeError, match="this cluster has ended"):
+            start()
+
+
+def test_names_for_annotations() -> None:
+    """All that fixtures return can be imported, and stands in the docs."""
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+    for name in testing.__all__:
+        assert getattr(testing, name).__name__ == name
+        assert f"`{name}" in page
+
+
+def test_lines_of_a_log_have_its_times() -> None:
+    """A line without a time has that of the line before it."""
+    text = "Listening\n[2026-11-29 13:43:28,013] WARN disk (log)\n  Traceback\n"
+    at_s = time.mktime((2026, 11, 29, 13, 43, 28, 0, 0, -1)) + 0.013
+    assert [*map(str, log_lines(text, at_s - 1, "broker 2"))] == [
+        "13:43:27.013  broker 2: Listening",
+        "13:43:28.013  broker 2: WARN disk (log)",
+        "13:43:28.013  broker 2:   Traceback",
+    ]
 
 
 def test_a_wrong_marker_says_what_is_wrong(inner: Inner) -> None:

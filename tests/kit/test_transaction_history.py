@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from minibroker.testing import History, PromiseBroken
+from tests.kit.test_history import without_facts
 
 Event = tuple[object, ...]
 
@@ -265,7 +266,7 @@ def test_what_breaks_the_promise_is_told(name: str) -> None:
     events, sentences = BROKEN[name]
     with pytest.raises(PromiseBroken) as caught:
         history(*ORDERS, *events).check_exactly_once()
-    assert str(caught.value).splitlines() == sentences
+    assert without_facts(str(caught.value)).splitlines() == sentences
 
 
 def test_a_chain_of_programs() -> None:
@@ -277,7 +278,7 @@ def test_a_chain_of_programs() -> None:
     history(*ORDERS, *events).check_exactly_once()
     with pytest.raises(PromiseBroken) as caught:
         history(*ORDERS, *events, *letters).check_exactly_once()
-    assert str(caught.value).splitlines() == [
+    assert without_facts(str(caught.value)).splitlines() == [
         f"'b{number}' was acknowledged and never processed" for number in (1, 2)
     ]
 
