@@ -225,7 +225,7 @@ class Log:
             header = self.check_batch(batch)
         check_timestamps(header, self._limits, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
-        if header.has_producer:
+        if header.producer_id >= 0:
             duplicate = self.producers.check(header)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if uses_append_time else NO_TIMESTAMP
@@ -241,7 +241,9 @@ class Log:
         self._write(batch, header, now_ms)
         self.producers.update(header, now_ms)
         append_time_ms = now_ms if uses_append_time else NO_TIMESTAMP
-        return Appended(header.base_offset, header.last_offset, append_time_ms, False)
+        # Not by its own `__new__`, a call more.
+        fields = (header.base_offset, header.last_offset, append_time_ms, False)
+        return tuple.__new__(Appended, fields)
 
     def check_batch(self, batch: memoryview) -> BatchHeader:
         """Return the header of a batch that may be appended, but for its timestamps and its

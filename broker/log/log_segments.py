@@ -338,7 +338,7 @@ def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: 
     timestamp, or one that the log would refuse now, it is the time (wall clock, ms) since the
     segment was made or opened.
     """
-    size = segment.size
+    size = segment.file.size
     if size == 0:
         return False
     if not segment.has_room_for(header, limits.index_bytes_max):

@@ -237,7 +237,7 @@ class ProducerStates:
         """Record a batch that was appended; `header` has its final offsets, `marker` is the content
         of a marker. Return the transaction that it aborts, if it does."""
         self.map_end_offset = header.next_offset
-        if not header.has_producer:
+        if header.producer_id < 0:
             return None
         entry = self._entries.get(header.producer_id)
         if entry is None:

@@ -173,7 +173,8 @@ class Segment:
             self.time_index.append_if_newer(self.max_timestamp, self._max_timestamp_offset)
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.size
-        self._recent.append(OffsetPosition(last_offset, position))
+        # Not by its own `__new__`, a call more.
+        self._recent.append(tuple.__new__(OffsetPosition, (last_offset, position)))
 
     def has_room_for(self, header: BatchHeader, index_bytes_max: int) -> bool:
         """Whether 32 bits hold a batch's offsets, and the indexes another entry.

@@ -73,6 +73,7 @@ class Session:
     ) -> None:
         self._services = services
         self._stream = stream
+        self._peer = stream.peer
         self._buffer = buffer
         self._frames = FrameReader(services.config.socket_request_max_bytes)
         self._memory = services.memory
@@ -102,8 +103,8 @@ class Session:
         finally:
             self._stream.close()
             self._memory.set_held(self, 0)
-            self._services.fetch_sessions.abandon(self._stream.peer)
-            self._services.member_connections.forget(self._stream.peer)
+            self._services.fetch_sessions.abandon(self._peer)
+            self._services.member_connections.forget(self._peer)
             if self._client is not None:
                 self._services.clients.disconnect(self._client)
             self._answers.abandon()
@@ -115,12 +116,12 @@ class Session:
 
     def _log_end(self, reason: str, level: int = logging.WARNING) -> None:
         text = reason[:REASON_CHARS_MAX]  # it may quote bytes of the peer
-        logger.log(level, "closing the connection from %s: %s", self._stream.peer, text)
+        logger.log(level, "closing the connection from %s: %s", self._peer, text)
 
     def _log_refusal(self, reason: str) -> None:
         """The peer sent what is no request."""
         text = reason[:REASON_CHARS_MAX]
-        line = self._services.refusals.record(self._stream.peer, text, trio.current_time())
+        line = self._services.refusals.record(self._peer, text, trio.current_time())
         if line is not None:
             logger.warning("%s", line)
 
@@ -150,7 +151,7 @@ class Session:
         except HangUp as error:
             self._log_end(str(error), error.level)
         except trio.BrokenResourceError:
-            logger.info("the connection from %s broke", self._stream.peer)
+            logger.info("the connection from %s broke", self._peer)
         except Exception as error:
             if error is self._answers.failure:
                 raise
@@ -230,14 +231,14 @@ class Session:
         """Handle a request of `size` bytes."""
         envelope, encoder = decoded
         assert self._client is not None, "it has said what it speaks"
-        if envelope.api_key == ApiKey.API_VERSIONS:
+        kind = self._services.times.kind_of(envelope)
+        if kind.api_key is ApiKey.API_VERSIONS:
             self._client = self._identify(self._client, envelope.message)
         self._client.requests += 1
-        kind = self._services.times.kind_of(envelope)
         self._step = (kind, Stage.HANDLE)
-        outcome = self._dispatch(self._services, envelope, self._stream.peer, now)
+        outcome = self._dispatch(self._services, envelope, self._peer, now)
         # Of a PRODUCE the records are appended, or copied, and else nothing but offsets waits.
-        size = 0 if envelope.api_key == ApiKey.PRODUCE else DECODED_SIZE_FACTOR * size
+        size = 0 if kind.api_key is ApiKey.PRODUCE else DECODED_SIZE_FACTOR * size
         size += outcome.held_size if isinstance(outcome, Parked) else 0
         # Not by its own `__new__`, a call more.
         return tuple.__new__(Reply, (envelope.correlation_id, outcome, encoder, kind, now, size))

@@ -56,20 +56,14 @@ def decode(
 ) -> tuple[Any, int]:
     """Decode the struct at byte `at`; return its value and its end. Raises `ProtocolError`, of the
     kind `TooManyElements` for more than `elements_max` elements of arrays."""
-    try:
-        return decoder(shape, version, is_flexible)(frame, at, elements_max)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise ProtocolError(f"{shape.name} in version {version}: {error}") from None
+    return decoder(shape, version, is_flexible)(frame, at, elements_max)
 
 
 def decode_in_turns(
     shape: Struct, version: Version, frame: memoryview, at: int, *, is_flexible: bool
 ) -> Generator[None, None, tuple[Any, int]]:
     """As `decode`, with pauses. Nobody may change `frame` meanwhile."""
-    try:
-        return (yield from in_turns_decoder(shape, version, is_flexible)(frame, at, ELEMENTS_MAX))
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise ProtocolError(f"{shape.name} in version {version}: {error}") from None
+    return in_turns_decoder(shape, version, is_flexible)(frame, at, ELEMENTS_MAX)
 
 
 def encode(
@@ -96,17 +90,13 @@ def encode_in_turns(
 
 @cache
 def decoder(shape: Struct, version: Version, is_flexible: bool) -> Decode:
-    """Return the function that decodes a struct.
-
-    It raises `struct.error` or `IndexError` for bytes that end too early, `UnicodeDecodeError` for
-    invalid text.
-    """
+    """Return the function that decodes a struct, and raises as `decode`."""
     return cast(Decode, _Reading(version, is_flexible).decoder(shape))
 
 
 @cache
 def in_turns_decoder(shape: Struct, version: Version, is_flexible: bool) -> DecodeInTurns:
-    """Return the generator function that decodes a struct, and raises as `decoder`'s."""
+    """Return the generator function that decodes a struct, and raises as `decode`."""
     return cast(DecodeInTurns, _Reading(version, is_flexible, pauses=True).decoder(shape))
 
 
@@ -187,7 +177,12 @@ class _Reading(_Making):
 
     def decoder(self, shape: Struct) -> Any:
         """Return the function for a struct."""
-        body = f"{self._prologue}{self.struct(shape, 'value')}return value, at\n"
+        what = self._object(f"{shape.name} in version {self._version}: ")
+        lines = f"{self.struct(shape, 'value')}return value, at\n"
+        body = (
+            f"{self._prologue}try:\n{indent(lines, '    ')}"
+            f"except UNREADABLE as error:\n    raise unreadable({what}, error) from None\n"
+        )
         return self.function("def made(frame, at, left):", body)
 
     def struct(self, shape: Struct, target: str) -> str:
@@ -433,6 +428,10 @@ def _uvarint_of(number: int) -> bytes:
     return bytes(encoded)
 
 
+def _unreadable(what: str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"{what}{error}")
+
+
 def _too_short(size: int) -> ProtocolError:
     return ProtocolError(f"a field of {size} bytes, and its frame ends before")
 
@@ -453,11 +452,14 @@ def _too_long(size: int) -> ProtocolError:
     return ProtocolError(f"a text of {size} bytes; {STRING_BYTES_MAX} can travel")
 
 
+# Raised for bytes that end too early, and for invalid text.
+_UNREADABLE: Final = (struct.error, IndexError, UnicodeDecodeError)
 _HELPERS: Final = {
     "ONE_BYTE": [bytes([number]) for number in range(128)],
     "ELEMENTS_AT_ONCE": ELEMENTS_AT_ONCE,
     "RESPONSE_BYTES_MAX": RESPONSE_BYTES_MAX,
     "STRING_BYTES_MAX": STRING_BYTES_MAX,
+    "UNREADABLE": _UNREADABLE,
     "new": tuple.__new__,
     "records_size": records_size,
     "skip_tags": skip_tags,
@@ -466,6 +468,7 @@ _HELPERS: Final = {
     "too_long": _too_long,
     "too_many": _too_many,
     "too_short": _too_short,
+    "unreadable": _unreadable,
     "uvarint": uvarint,
     "uvarint_of": _uvarint_of,
 }

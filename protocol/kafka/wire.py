@@ -17,10 +17,11 @@ in version 0, with UNSUPPORTED_VERSION and all served apis; its answers have the
 versions. An unknown version of any other api ends the connection.
 """
 
+import math
 from collections.abc import Generator
 from functools import cache
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from minibroker.protocol.constants import (
     ELEMENTS_AT_ONCE,
@@ -31,13 +32,13 @@ from minibroker.protocol.constants import (
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.kafka.adapters.adapter import Adapter
 from minibroker.protocol.kafka.adapters.table import ADAPTERS
-from minibroker.protocol.kafka.api import KafkaApi
 from minibroker.protocol.kafka.apis import API_VERSIONS, PRODUCE
 from minibroker.protocol.kafka.codec import (
-    decode,
+    Decode,
     decode_in_turns,
-    encode,
+    decoder,
     encode_in_turns,
+    encoder,
     skip_tags,
 )
 from minibroker.protocol.kafka.schema import Version, parse
@@ -47,9 +48,9 @@ from minibroker.protocol.types import Part
 
 _START: Final = Struct(">hhi")
 _ANSWER_START: Final = Struct(">ii")
+_ANSWER_START_WITH_TAGS: Final = Struct(">iix")  # none
 _LENGTH_BYTES: Final = 4
-NO_TAGS: Final = b"\0"
-_CLIENT: Final = parse("RequestHeader", "client_id:string?")
+_decode_client: Final = decoder(parse("RequestHeader", "client_id:string?"), 0, False)
 
 
 def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder"]:
@@ -73,20 +74,19 @@ def decode_request(frame: memoryview) -> tuple[RequestEnvelope, "ResponseEncoder
             ApiKey.API_VERSIONS, version, correlation_id, None, ApiVersionsRequest()
         )
         return unknown, UNSUPPORTED
-    api = adapter.api
-    client_id, is_flexible, at = _rest_of_header(frame, api, version)
-    asked, _ = decode(
-        api.request, version, frame, at, is_flexible=is_flexible, elements_max=ELEMENTS_AT_ONCE
-    )
+    served = _served(key, version)
+    client_id, at = _rest_of_header(frame, served)
+    asked, _ = served.decode(frame, at, ELEMENTS_AT_ONCE)
     message = adapter.request(asked, version)
-    envelope = RequestEnvelope(adapter.key, version, correlation_id, client_id, message)
-    return envelope, encoder_of(key, version)
+    # Not by its own `__new__`, a call more.
+    fields = (adapter.key, version, correlation_id, client_id, message)
+    return tuple.__new__(RequestEnvelope, fields), served.encoder
 
 
 def _explanation(frame: memoryview, adapter: Adapter | None) -> str:
     """Return what helps to find the client of a refused request, and to set it right."""
     try:
-        (client_id,), _ = decode(_CLIENT, 0, frame, _START.size)
+        (client_id,), _ = _decode_client(frame, _START.size, 0)
     except ProtocolError:
         return ""
     if adapter is None:
@@ -105,27 +105,26 @@ def decode_request_in_turns(
     change `frame` meanwhile."""
     key, version, correlation_id = _START.unpack_from(frame)
     adapter = ADAPTERS[key]
-    api = adapter.api
-    client_id, is_flexible, at = _rest_of_header(frame, api, version)
-    asked, _ = yield from decode_in_turns(api.request, version, frame, at, is_flexible=is_flexible)
+    served = _served(key, version)
+    client_id, at = _rest_of_header(frame, served)
+    asked, _ = yield from decode_in_turns(
+        adapter.api.request, version, frame, at, is_flexible=served.is_flexible
+    )
     message = yield from adapter.request_in_turns(asked, version)
     envelope = RequestEnvelope(adapter.key, version, correlation_id, client_id, message)
-    return envelope, encoder_of(key, version)
+    return envelope, served.encoder
 
 
-def _rest_of_header(
-    frame: memoryview, api: KafkaApi, version: Version
-) -> tuple[str | None, bool, int]:
-    """Return the client's id, whether the body is in the flexible encoding, and where it begins."""
-    if len(frame) > SMALL_REQUEST_BYTES_MAX and api.key != PRODUCE.key:
+def _rest_of_header(frame: memoryview, served: "_Served") -> tuple[str | None, int]:
+    """Return the client's id, and where the body begins."""
+    if len(frame) > served.bytes_max:
         raise ProtocolError(
-            f"{api.name} with {len(frame)} bytes; it may have {SMALL_REQUEST_BYTES_MAX}"
+            f"{served.name} with {len(frame)} bytes; it may have {served.bytes_max}"
         )
-    (client_id,), at = decode(_CLIENT, 0, frame, _START.size)
-    is_flexible = api.is_flexible(version)
-    if is_flexible:
+    (client_id,), at = _decode_client(frame, _START.size, 0)
+    if served.is_flexible:
         at, _ = skip_tags(frame, at, ELEMENTS_AT_ONCE)
-    return client_id, is_flexible, at
+    return client_id, at
 
 
 class ResponseEncoder:
@@ -138,17 +137,15 @@ class ResponseEncoder:
     def __init__(self, adapter: Adapter, version: Version) -> None:
         self._adapter = adapter
         self._version = version
-        self._is_flexible = adapter.api.is_flexible(version)
-        self._tags = NO_TAGS if adapter.api.has_header_tags(version) else b""
+        api = adapter.api
+        self._is_flexible = api.is_flexible(version)
+        self._encode = encoder(api.response, version, self._is_flexible)
+        self._start = _ANSWER_START_WITH_TAGS if api.has_header_tags(version) else _ANSWER_START
 
     def encode(self, correlation_id: int, response: Any) -> list[Part]:
         """Encode a response. Raises `TooManyElements` for one that `in_turns` may encode."""
         value = self._adapter.response(response, self._version)
-        shape, is_flexible = self._adapter.api.response, self._is_flexible
-        parts = encode(
-            shape, self._version, value, is_flexible=is_flexible, elements_max=ELEMENTS_AT_ONCE
-        )
-        return self._framed(correlation_id, parts)
+        return self._framed(correlation_id, self._encode(value, ELEMENTS_AT_ONCE))
 
     def in_turns(self, correlation_id: int, response: Any) -> Generator[None, None, list[Part]]:
         """Encode a response of any number of elements, with pauses."""
@@ -158,12 +155,11 @@ class ResponseEncoder:
         return self._framed(correlation_id, parts)
 
     def _framed(self, correlation_id: int, parts: list[Part]) -> list[Part]:
-        tags = self._tags
-        size = _ANSWER_START.size - _LENGTH_BYTES + len(tags) + sum(map(len, parts))
-        start = _ANSWER_START.pack(size, correlation_id) + tags
+        start = self._start
+        size = start.size - _LENGTH_BYTES
         if len(parts) == 1 and isinstance(first := parts[0], bytearray):
-            return [start + first]  # most responses: one buffer to send
-        return [start, *parts]
+            return [start.pack(size + len(first), correlation_id) + first]  # one buffer to send
+        return [start.pack(size + sum(map(len, parts)), correlation_id), *parts]
 
 
 class _UnsupportedEncoder(ResponseEncoder):
@@ -177,7 +173,26 @@ class _UnsupportedEncoder(ResponseEncoder):
 UNSUPPORTED: Final = _UnsupportedEncoder(ADAPTERS[API_VERSIONS.key], 0)
 
 
+class _Served(NamedTuple):
+    """One api in one version: the name, the size of the largest request, and how the body of a
+    request is decoded and a response encoded."""
+
+    name: str
+    bytes_max: float
+    is_flexible: bool
+    decode: Decode
+    encoder: ResponseEncoder
+
+
 @cache
-def encoder_of(key: int, version: Version) -> ResponseEncoder:
-    """Return the encoder of an api's responses in a version."""
-    return ResponseEncoder(ADAPTERS[key], version)
+def _served(key: int, version: Version) -> _Served:
+    adapter = ADAPTERS[key]
+    api = adapter.api
+    is_flexible = api.is_flexible(version)
+    return _Served(
+        api.name,
+        math.inf if key == PRODUCE.key else SMALL_REQUEST_BYTES_MAX,
+        is_flexible,
+        decoder(api.request, version, is_flexible),
+        ResponseEncoder(adapter, version),
+    )

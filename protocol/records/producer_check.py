@@ -21,7 +21,7 @@ or 0, and retention and look-ups by time go by it.
 from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
-from minibroker.protocol.records.batch import RECORD_BYTES_MIN, BatchHeader
+from minibroker.protocol.records.batch import COMPRESSION_MASK, RECORD_BYTES_MIN, BatchHeader
 from minibroker.protocol.records.compression import (
     NONE,
     UNPACKED_BYTES_MAX,
@@ -46,6 +46,7 @@ _HEADER_COST: Final = 4  # a header takes as long as that many records of a walk
 _TAIL_BYTES_MIN: Final = 512
 _GUESSES: Final = 4
 _NULL: Final = 1  # the length -1, as a varint
+_OF_ONE_BYTE: Final = [byte >> 1 ^ -(byte & 1) for byte in range(0x80)]  # the varints
 
 
 class Budget:
@@ -78,12 +79,12 @@ def examine(
 
     The header is valid for the batch. The answer is worth nothing if the CRC is wrong.
     """
-    body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
+    body: Buffer = batch[BATCH_HEADER_BYTES:]
     if needs_keys:
         if header.record_count > budget.records:
             return Examined(is_unpacked=False)
         budget.records -= header.record_count
-    if header.compression != NONE:
+    if header.attributes & COMPRESSION_MASK:
         if budget.bytes <= 0:
             return Examined(is_unpacked=False)
         try:
@@ -100,7 +101,7 @@ def examine(
 def examine_large(batch: Buffer, header: BatchHeader, needs_keys: bool = False) -> Examined:
     """Do what `examine` does for a batch of any unpacked size. Takes up to some 100 ms, and the
     memory of the unpacked records: that is for a worker."""
-    body: Buffer = memoryview(batch)[BATCH_HEADER_BYTES:]
+    body: Buffer = batch[BATCH_HEADER_BYTES:]
     try:
         if header.compression != NONE:
             body = unpack(header.compression, body, UNPACKED_BYTES_MAX)
@@ -211,7 +212,7 @@ def _check_timestamp(timestamp: int) -> None:
 def _read_number(body: Buffer, at: int) -> tuple[int, int]:
     """Return a varint and the position behind it. Nearly every one has one byte or two."""
     if (number := body[at]) <= 0x7F:
-        return number >> 1 ^ -(number & 1), at + 1
+        return _OF_ONE_BYTE[number], at + 1
     if (high := body[at + 1]) <= 0x7F:
         number += (high << 7) - 0x80
         return number >> 1 ^ -(number & 1), at + 2

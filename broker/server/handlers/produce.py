@@ -54,6 +54,9 @@ from minibroker.protocol.constants import (
     ELEMENTS_AT_ONCE,
     INTERNAL_TOPICS,
     MAGIC,
+    NO_EPOCH,
+    NO_NODE,
+    NO_RECORD,
     NO_TIMESTAMP,
     OFFSETS_TOPIC,
     ErrorCode,
@@ -74,7 +77,7 @@ from minibroker.protocol.records.batch import (
 )
 from minibroker.protocol.records.producer_check import Budget, Examined, examine, examine_large
 from minibroker.protocol.records.retained import COMPACTED_RECORDS_MAX
-from minibroker.protocol.types import Buffer, TopicPartition
+from minibroker.protocol.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +165,8 @@ class _Produce:
         topic_id = b"" if asked.topic else asked.topic_id  # of a topic without a name
         if topic_id:
             asked = self._named(asked)
-        name = TopicPartition(asked.topic, asked.partition)
+        # Not by its own `__new__`, a call more: as all that is made for each PRODUCE.
+        name = tuple.__new__(TopicPartition, (asked.topic, asked.partition))
         replicas = self._services.replicas
         partition = None
         try:
@@ -206,7 +210,8 @@ class _Produce:
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return True
-        self._on_appended(len(self._answers), partition, batch, appended, (now, now_ms))
+        stamp = checked.max_timestamp
+        self._on_appended(len(self._answers), partition, stamp, appended, now, now_ms)
         self._answers.append(_offsets_of(name, appended, partition.log.log_start, topic_id))
         return True
 
@@ -214,15 +219,16 @@ class _Produce:
         self,
         place: int,
         partition: Partition,
-        batch: Buffer,
+        max_timestamp: int,
         appended: Appended,
-        clocks: tuple[float, int],
+        now: float,
+        now_ms: int,
     ) -> None:
-        """Note the time of an appended batch, whose answer has this place; wait for what `acks`
-        demands. `clocks` are the time, and the wall clock in ms."""
-        now, now_ms = clocks
-        if appended.append_time_ms == NO_TIMESTAMP and (stamp := read_max_timestamp(batch)) >= 0:
-            self._services.far_stamps.record(partition.topic_partition.topic, stamp, now_ms)
+        """Note the largest timestamp (ms) that the producer gave an appended batch, whose answer
+        has this place; wait for what `acks` demands. `now_ms` is the wall clock."""
+        if appended.append_time_ms == NO_TIMESTAMP and max_timestamp >= 0:
+            topic = partition.topic_partition.topic
+            self._services.far_stamps.record(topic, max_timestamp, now_ms)
         if self._acks != ACKS_ALL:
             self._services.replicas.warn_of_weak_acks(partition, self._acks, now)
             if not partition.is_synced_before_ack:
@@ -243,8 +249,8 @@ class _Produce:
             failure = self._failure(name, outcome.code, outcome.message, topic_id)
             self._answers[place] = failure._replace(log_start=partition.log.log_start)
         else:
-            clocks = now, self._services.wall_ms()
-            self._on_appended(place, partition, waiting.batch, outcome, clocks)
+            stamp = read_max_timestamp(waiting.batch)
+            self._on_appended(place, partition, stamp, outcome, now, self._services.wall_ms())
             answer = _offsets_of(name, outcome, partition.log.log_start, topic_id)
             self._answers[place] = answer
         return True
@@ -338,7 +344,7 @@ class _Produce:
 
     def _response(self) -> ProduceResponse:
         nodes = self._services.nodes(self._answers) if self._names_leader else ()
-        return ProduceResponse(tuple(self._answers), nodes)
+        return tuple.__new__(ProduceResponse, (tuple(self._answers), nodes))
 
     def _counts(self, partition: Partition, end: int) -> bool:
         """Whether everything below `end` satisfies `acks`."""
@@ -396,14 +402,20 @@ def _offsets_of(
     name: TopicPartition, appended: Appended, log_start: int, topic_id: bytes
 ) -> PartitionProduced:
     """Return the answer about an appended batch."""
-    return PartitionProduced(
+    fields = (
         name.topic,
         name.partition,
-        base_offset=appended.base_offset,
-        log_append_time_ms=appended.append_time_ms,
-        log_start=log_start,
-        topic_id=topic_id,
+        0,  # no error
+        appended.base_offset,
+        appended.append_time_ms,
+        log_start,
+        None,
+        NO_NODE,
+        NO_EPOCH,
+        topic_id,
+        NO_RECORD,
     )
+    return tuple.__new__(PartitionProduced, fields)
 
 
 def _transaction_of(

@@ -68,27 +68,26 @@ FETCH_BY_ID_SINCE: Final[Version] = 13
 SECOND_PROTOCOL_SINCE: Final[Version] = 12  # of Produce
 
 
+# Makes the named tuples of PRODUCE. Their own `__new__` is a function of Python: a call more.
+_new: Final[Any] = tuple.__new__
+
+
 def _produce_request(asked: Any, version: Version) -> ProduceRequest:
     is_by_id = version >= PRODUCE_BY_ID_SINCE
     partitions = tuple(
         [
-            PartitionProduce(
-                topic.name, partition.index, partition.records, topic.topic_id if is_by_id else b""
-            )
-            for topic in asked.topic_data
-            for partition in topic.partition_data
+            _new(PartitionProduce, (name, index, records, topic_id if is_by_id else b""))
+            for name, topic_id, data in asked.topic_data
+            for index, records in data
         ]
     )
-    is_second = version >= SECOND_PROTOCOL_SINCE
-    return ProduceRequest(
-        asked.acks,
-        asked.timeout_ms,
-        partitions,
-        asked.transactional_id,
-        SECOND_PROTOCOL if is_second else FIRST_PROTOCOL,
-    )
+    protocol = SECOND_PROTOCOL if version >= SECOND_PROTOCOL_SINCE else FIRST_PROTOCOL
+    fields = (asked.acks, asked.timeout_ms, partitions, asked.transactional_id, protocol)
+    request: ProduceRequest = _new(ProduceRequest, fields)
+    return request
 
 
+_PRODUCE_RESPONSE = apis.PRODUCE.response.make
 _PRODUCED_TOPIC = apis.PRODUCE.response.of("responses").make
 _PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
 _WRONG = apis.PRODUCE.response.of("responses").of("partition_responses").of("record_errors").make
@@ -98,25 +97,24 @@ _PRODUCED_LEADER = (
 
 
 def _produce_response(answer: ProduceResponse, version: Version) -> Any:
-    return apis.PRODUCE.response.make(
-        by_topic_id(_PRODUCED_TOPIC, _produced, answer.partitions),
-        node_endpoints=[(*node, None) for node in answer.nodes],
-    )
+    topics = by_topic_id(_PRODUCED_TOPIC, _produced, answer.partitions)
+    return _new(_PRODUCE_RESPONSE, (topics, 0, [(*node, None) for node in answer.nodes]))
 
 
 def _produced(one: PartitionProduced) -> Any:
-    is_hint = one.leader_epoch != NO_EPOCH
-    text = one.error_message and cut_text(one.error_message)
-    return _PRODUCED(
-        one.partition,
-        _error_by_id(one) if one.error and one.topic_id else one.error,
-        one.base_offset,
-        one.log_append_time_ms,
-        one.log_start,
-        () if one.wrong_record == NO_RECORD else (_WRONG(one.wrong_record, text),),
+    _, partition, error, base, time_ms, start, text, leader_id, epoch, topic_id, wrong = one
+    text = text and cut_text(text)
+    fields = (
+        partition,
+        _error_by_id(one) if error and topic_id else error,
+        base,
+        time_ms,
+        start,
+        () if wrong == NO_RECORD else (_WRONG(wrong, text),),
         text,
-        _PRODUCED_LEADER(one.leader_id, one.leader_epoch) if is_hint else None,
+        None if epoch == NO_EPOCH else _PRODUCED_LEADER(leader_id, epoch),
     )
+    return _new(_PRODUCED, fields)
 
 
 def _error_by_id(one: PartitionProduced | PartitionFetched) -> int:
