@@ -13,11 +13,13 @@ from minibroker.protocol.constants import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from minibroker.testing.cluster import SimulatedBroker, SimulatedCluster, SimulatedWorld
 from tests.sim.compaction import AgreeingClocks
 from tests.sim.copiers import OUTPUT, TABLE, Moment, Stage
+from tests.sim.faults import SESSION_S
 from tests.sim.group_scenario import GroupChaos
 from tests.sim.sights import Watcher
 
 COORDINATORS: Final = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MOMENT_S_MAX: Final = 2.0  # for which a fault waits
+LOOKS: Final = 20  # at who leads, meanwhile
 
 
 class TransactionChaos(GroupChaos):
@@ -58,24 +60,44 @@ class TransactionChaos(GroupChaos):
         await self._kill_one(self._leader_of(TRANSACTIONS_TOPIC))
 
     async def _lose_marker(self) -> None:
-        """A leader dies when it has a marker that others lack."""
-        leader = self._leader_of(OUTPUT, TABLE)
-        coordinator = self._leader_of(TRANSACTIONS_TOPIC)
-        if leader is None or coordinator is None:
+        """A leader dies when it has a marker that its successor lacks, and of which the coordinator
+        has heard. Nothing else happens to the three of them meanwhile."""
+        roles = None
+        for _ in range(LOOKS):
+            roles = self._marker_roles()
+            if roles is not None:
+                break
+            await trio.sleep(MOMENT_S_MAX / LOOKS)
+        if roles is None:
             return
-        others = [
-            each
-            for each in self._cluster.brokers
-            if each is not leader and (each is not coordinator or leader is coordinator)
-        ]
-        await self._await(self._stage.ended)
+        leader, heir, _ = roles
         async with AsyncExitStack() as stack:
-            held = await self._take_wires(stack, leader, others)
-            await trio.sleep(self._rng.uniform(0.05, 0.5))
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._kill_one, self.targets.free_broker(leader.node_id))
-                await self._wait(1.0)
-                self._release(held)
+            for each in roles:
+                text = f"lose a marker of {leader.name}" if each is leader else ""
+                await stack.enter_async_context(self.targets.take(each.name, text))
+            await self._await(self._stage.ending)
+            held = await self._take_wires(stack, leader, [heir])
+            await trio.sleep(self._rng.uniform(0.05, 0.4))
+            await leader.kill()
+            # Until its heir leads: what was held must not arrive before.
+            await trio.sleep(SESSION_S + self._rng.uniform(0.2, 1.0))
+            self._release(held)
+            await self._start(leader)
+
+    def _marker_roles(self) -> tuple[SimulatedBroker, SimulatedBroker, SimulatedBroker] | None:
+        """The leader of a partition with transactions, who is elected after it, and a coordinator,
+        if all of them are free, and three."""
+        coordinator = self._leader_of(TRANSACTIONS_TOPIC)
+        found: list[tuple[SimulatedBroker, SimulatedBroker, SimulatedBroker]] = []
+        for each in self._watcher.agreed.values():
+            heirs = [node for node in each.replicas if node in each.isr and node != each.leader]
+            if each.name.topic not in (OUTPUT, TABLE) or not heirs or coordinator is None:
+                continue
+            leader = self.targets.free_broker(each.leader)
+            heir = self.targets.free_broker(heirs[0])
+            if leader is not None and heir is not None and coordinator not in (leader, heir):
+                found.append((leader, heir, coordinator))
+        return self._rng.choice(found) if found else None
 
     async def _delay_decision(self) -> None:
         """A coordinator's followers do not get what it has decided, for a while."""

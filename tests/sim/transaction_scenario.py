@@ -112,6 +112,7 @@ class TransactionScenario:
             "log.cleaner.min.cleanable.ratio": "0.01",
             "log.cleaner.delete.retention.ms": str(1000 * RETENTION_S),
             "log.segment.delete.delay.ms": rng.choice(("0", "1000")),
+            "leader.imbalance.check.interval.seconds": rng.choice(("1", "300")),
         }
         if self.is_compacting:
             settings |= {
